@@ -1,0 +1,221 @@
+//! The two numbers of a key that decide, and the compare-and-swap on them.
+//!
+//! `spent` is what this node admitted, in whole units; it only grows while the slot lives, also across the keys that
+//! use the slot in turn, so a stale compare-and-swap can never succeed on another key's count. `offset` is all else,
+//! in fixed point (see the [module above](super)). A check changes `spent` alone, and `offset` only when the level
+//! would exceed the capacity.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Meter;
+
+/// Set in `spent` while no key uses the slot.
+pub(crate) const DEAD: u64 = 1 << 63;
+/// `spent` is refused beyond this, long before it could reach [`DEAD`].
+const MOST_SPENT: u64 = 1 << 62;
+
+/// What a key's decisions rest on.
+#[derive(Debug)]
+pub(crate) struct Level {
+    spent: AtomicU64,
+    offset: AtomicU64,
+}
+
+/// What came of trying to spend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Spent; `level` is what is left, `spent` the count afterwards.
+    Allowed { level: i64, spent: u64 },
+    /// Not spent: the level was too low.
+    Denied { level: i64 },
+    /// The slot holds no key, or another one.
+    Gone,
+}
+
+impl Level {
+    /// A slot that holds no key.
+    pub(crate) const fn dead() -> Self {
+        Self { spent: AtomicU64::new(DEAD), offset: AtomicU64::new(0) }
+    }
+
+    /// Brings a dead slot to life at `level`; what it spent goes on from where it was, and is returned.
+    pub(crate) fn revive(&self, meter: &Meter, earned: u64, level: i64) -> u64 {
+        let spent = (self.spent.load(Ordering::Relaxed) & !DEAD) + 1;
+        let missing = meter.capacity.wrapping_sub(level) as u64;
+        let offset = earned.wrapping_sub(spent.wrapping_shl(meter.scale)).wrapping_add(missing);
+        self.offset.store(offset, Ordering::Relaxed);
+        // Whoever reads this count also reads the digest and the offset written before it.
+        self.spent.store(spent, Ordering::Release);
+        spent
+    }
+
+    /// Marks the slot dead if it has spent exactly `spent`.
+    pub(crate) fn kill(&self, spent: u64) -> bool {
+        self.spent.compare_exchange(spent, spent | DEAD, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// The count of units spent, [`DEAD`] included.
+    #[inline]
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent.load(Ordering::Acquire)
+    }
+
+    /// The offset, whose growth between two looks is what was earned in vain.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset.load(Ordering::Acquire)
+    }
+
+    /// Spends `cost` units if the level, less what is `drawn` on it from elsewhere, allows it.
+    ///
+    /// `alive` says whether the slot still holds the caller's key; it is asked after each look at the count.
+    #[inline]
+    pub(crate) fn spend(&self, meter: &Meter, earned: u64, drawn: i64, cost: u64, alive: impl Fn() -> bool) -> Outcome {
+        let need = meter.fixed(cost);
+        let mut spent = self.spent.load(Ordering::Acquire);
+        loop {
+            if spent & DEAD != 0 || !alive() {
+                return Outcome::Gone;
+            }
+            let Some(level) = self.lifted(meter, earned, drawn, spent) else {
+                spent = self.spent.load(Ordering::Acquire);
+                continue;
+            };
+            if level < need || spent > MOST_SPENT - cost {
+                return Outcome::Denied { level };
+            }
+            match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Outcome::Allowed { level: level - need, spent: spent + cost },
+                Err(seen) => spent = seen,
+            }
+        }
+    }
+
+    /// Spends `cost` units whatever the level, which may go below zero.
+    pub(crate) fn spend_anyway(&self, cost: u64, alive: impl Fn() -> bool) -> Option<u64> {
+        let mut spent = self.spent.load(Ordering::Acquire);
+        loop {
+            if spent & DEAD != 0 || !alive() || spent > MOST_SPENT - cost {
+                return None;
+            }
+            match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(spent + cost),
+                Err(seen) => spent = seen,
+            }
+        }
+    }
+
+    /// The level, without changing anything. It may be above the capacity, where nobody looked since it filled.
+    #[inline]
+    pub(crate) fn read(&self, meter: &Meter, earned: u64, drawn: i64) -> i64 {
+        self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !DEAD, self.offset.load(Ordering::Acquire))
+    }
+
+    /// The level with the capacity as its lid; what is above it is gone for good. `None` when somebody else moved the
+    /// offset meanwhile.
+    #[inline]
+    fn lifted(&self, meter: &Meter, earned: u64, drawn: i64, spent: u64) -> Option<i64> {
+        let offset = self.offset.load(Ordering::Acquire);
+        let level = self.raw(meter, earned, drawn, spent, offset);
+        if level <= meter.capacity {
+            return Some(level);
+        }
+        let lid = offset.wrapping_add((level - meter.capacity) as u64);
+        self.offset
+            .compare_exchange(offset, lid, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+            .then_some(meter.capacity)
+    }
+
+    #[inline]
+    fn raw(&self, meter: &Meter, earned: u64, drawn: i64, spent: u64, offset: u64) -> i64 {
+        let used = offset.wrapping_add(spent.wrapping_shl(meter.scale));
+        (earned.wrapping_sub(used) as i64).saturating_add(meter.capacity).saturating_sub(drawn)
+    }
+
+    /// Takes `amount` off the level, but not below `floor`; what is below already stays there. Returns what was taken.
+    pub(crate) fn debit(&self, meter: &Meter, earned: u64, drawn: i64, amount: i64, floor: i64) -> i64 {
+        loop {
+            let spent = self.spent.load(Ordering::Acquire) & !DEAD;
+            let offset = self.offset.load(Ordering::Acquire);
+            let raw = self.raw(meter, earned, drawn, spent, offset);
+            let level = raw.min(meter.capacity);
+            let taken = amount.min(level.saturating_sub(floor)).max(0);
+            let moved = offset.wrapping_add((raw - level) as u64).wrapping_add(taken as u64);
+            if self.offset.compare_exchange(offset, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return taken;
+            }
+        }
+    }
+
+    /// Gives `amount` back to the level; the lid is put on at the next look.
+    pub(crate) fn credit(&self, amount: i64) {
+        self.offset.fetch_sub(amount.max(0) as u64, Ordering::AcqRel);
+    }
+
+    /// Puts the level at `level`, whatever it was.
+    pub(crate) fn set(&self, meter: &Meter, earned: u64, drawn: i64, level: i64) {
+        let now = self.read(meter, earned, drawn);
+        self.offset.fetch_add(now.wrapping_sub(level) as u64, Ordering::AcqRel);
+    }
+
+    /// Mends a level that no debt explains: the clock has jumped back. The level is then taken to be zero, so that
+    /// the key neither starves until the clock has caught up nor starts full once more.
+    ///
+    /// Returns whether there was anything to mend.
+    #[cold]
+    pub(crate) fn mend(&self, meter: &Meter, earned: u64, drawn: i64) -> bool {
+        let offset = self.offset.load(Ordering::Acquire);
+        let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !DEAD, offset);
+        // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.
+        if level >= -meter.max_debt.saturating_add(meter.capacity) {
+            return false;
+        }
+        let mended = offset.wrapping_sub(level.unsigned_abs());
+        self.offset.compare_exchange(offset, mended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn alive() -> bool {
+        true
+    }
+
+    #[test]
+    fn a_late_debit_does_not_take_the_level_below_its_floor() {
+        let meter = Meter::token_bucket(1_000, Duration::from_secs(1), 100);
+        let level = Level::dead();
+        level.revive(&meter, 0, meter.capacity());
+        assert_eq!(level.debit(&meter, 0, 0, meter.fixed(150), -meter.fixed(20)), meter.fixed(120));
+        assert_eq!(level.debit(&meter, 0, 0, meter.fixed(150), 0), 0);
+        assert_eq!(level.read(&meter, 0, 0), -meter.fixed(20));
+    }
+
+    #[test]
+    fn a_stale_count_never_spends_on_the_next_key_of_the_slot() {
+        let meter = Meter::token_bucket(1_000, Duration::from_secs(1), 100);
+        let level = Level::dead();
+        let first = level.revive(&meter, 0, meter.capacity());
+        assert!(level.kill(first));
+        assert_eq!(level.spend(&meter, 0, 0, 1, alive), Outcome::Gone);
+        let second = level.revive(&meter, 0, meter.capacity());
+        assert!(second > first);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_costs_the_level_but_does_not_starve_the_key() {
+        let meter = Meter::token_bucket(1_000, Duration::from_secs(1), 100);
+        let level = Level::dead();
+        let hour = meter.fixed(3_600_000) as u64;
+        level.revive(&meter, hour, meter.capacity());
+        assert!(matches!(level.spend(&meter, 0, 0, 1, alive), Outcome::Denied { .. }));
+        assert!(level.mend(&meter, 0, 0));
+        assert_eq!(level.read(&meter, 0, 0), 0);
+        let later = meter.fixed(5) as u64;
+        assert!(matches!(level.spend(&meter, later, 0, 5, alive), Outcome::Allowed { .. }));
+    }
+}

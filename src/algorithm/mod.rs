@@ -1,0 +1,221 @@
+//! The arithmetic of limits: how units come back over time, and how a level is decided on.
+//!
+//! Every algorithm here is one *meter* with another way of earning. A meter counts in fixed point: one unit is
+//! `2^scale`. What has been *earned* since the clock's origin is a function of time alone; a key's *level* is
+//!
+//! ```text
+//! level = capacity + earned(now) − offset − spent
+//! ```
+//!
+//! where `offset` takes in all that is neither earned nor spent here: what was earned while the bucket was full
+//! (so that the level never exceeds the capacity), what other nodes spent, and what refunds gave back. `spent` is a
+//! whole number of units, so no rounding ever accumulates: a quota's rate is as exact as the product
+//! `time × rate`, which is one multiplication with a 64-bit reciprocal rate, right to one part in 2⁶².
+//!
+//! Level and offset are compared by wrapping subtraction; the scale is chosen so that 300 years of earning fit.
+//! So a hundred idle years are nothing special, and a clock that jumps back shows as a level far below any debt
+//! that could have been incurred, which [`level`] mends on the way to a refusal.
+//!
+//! Token bucket and leaky bucket as a meter are the Generic Cell Rate Algorithm (ITU-T I.371) read from the other
+//! side: GCRA keeps a theoretical arrival time, this keeps the units that had been earned at that time.
+
+pub(crate) mod fixed_window;
+pub(crate) mod level;
+pub(crate) mod token_bucket;
+
+use std::time::Duration;
+
+use crate::time::{Now, saturating_nanos};
+use fixed_window::Steps;
+use token_bucket::Linear;
+
+/// How long a meter runs before its fixed point would overflow: 300 years, from boot or from 1970.
+const RUN_NANOS: u128 = 300 * 366 * 86_400 * 1_000_000_000;
+/// The finest fixed point: 2⁻³² unit.
+const MAX_SCALE: u32 = 32;
+
+/// Earnings and capacities stay below two to this power.
+const ROOM_BITS: u32 = 62;
+
+/// The arithmetic of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meter {
+    /// One unit is `1 << scale`.
+    scale: u32,
+    /// The highest level.
+    capacity: i64,
+    /// The lowest level that debts are allowed to reach, as a positive number.
+    max_debt: i64,
+    refill: Refill,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Refill {
+    Linear(Linear),
+    Steps(Steps),
+}
+
+impl Meter {
+    /// A bucket of `capacity` units that earns `units` per `period` continuously.
+    pub(crate) fn token_bucket(units: u64, period: Duration, capacity: u64) -> Self {
+        let second = u64::try_from(u128::from(units) * 1_000_000_000 / period.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let max_debt = capacity.max(second).max(1);
+        let scale = scale(units, period, capacity.max(max_debt));
+        let refill = Refill::Linear(Linear::new(units, saturating_nanos(period), scale));
+        Self { scale, capacity: fixed(capacity, scale), max_debt: fixed(max_debt, scale), refill }
+    }
+
+    /// A window that earns its whole quota of `units` at each turn of the wall clock's `period`.
+    pub(crate) fn fixed_window(units: u64, period: Duration) -> Self {
+        let scale = scale(units, period, units);
+        let refill = Refill::Steps(Steps::new(saturating_nanos(period), units << scale));
+        Self { scale, capacity: fixed(units, scale), max_debt: fixed(units, scale), refill }
+    }
+
+    /// One unit is `1 << scale`.
+    #[inline]
+    pub(crate) fn scale(&self) -> u32 {
+        self.scale
+    }
+
+    /// The highest level.
+    #[inline]
+    pub(crate) fn capacity(&self) -> i64 {
+        self.capacity
+    }
+
+    /// How far below zero debts may take the level.
+    #[inline]
+    pub(crate) fn max_debt(&self) -> i64 {
+        self.max_debt
+    }
+
+    /// All that was earned since the clock's origin.
+    #[inline]
+    pub(crate) fn earned(&self, now: Now) -> u64 {
+        match &self.refill {
+            Refill::Linear(linear) => linear.earned(now.mono),
+            Refill::Steps(steps) => steps.earned(now.wall),
+        }
+    }
+
+    /// Whether the meter goes by the wall clock.
+    #[inline]
+    pub(crate) fn needs_wall(&self) -> bool {
+        matches!(self.refill, Refill::Steps(_))
+    }
+
+    /// The number of the current window, where there are windows.
+    pub(crate) fn window(&self, now: Now) -> Option<u64> {
+        match &self.refill {
+            Refill::Linear(_) => None,
+            Refill::Steps(steps) => Some(steps.window(now.wall)),
+        }
+    }
+
+    /// Nanoseconds until `amount` more will have been earned, rounded up; 0 for nothing.
+    pub(crate) fn nanos_to_earn(&self, amount: i64, now: Now) -> u64 {
+        let Ok(amount @ 1..) = u64::try_from(amount) else { return 0 };
+        match &self.refill {
+            Refill::Linear(linear) => linear.nanos_to_earn(amount),
+            Refill::Steps(steps) => steps.nanos_to_earn(amount, now.wall),
+        }
+    }
+
+    /// Whether `amount` could be earned in the `nanos` after `now`.
+    pub(crate) fn could_earn(&self, amount: i64, nanos: u64, now: Now) -> bool {
+        match &self.refill {
+            Refill::Linear(linear) => linear.earned_in(nanos) as i64 >= amount,
+            Refill::Steps(steps) => steps.nanos_to_earn(1, now.wall) <= nanos,
+        }
+    }
+
+    /// What was earned in the `nanos` before `now`.
+    pub(crate) fn earned_within(&self, nanos: u64, now: Now) -> u64 {
+        match &self.refill {
+            Refill::Linear(linear) => linear.earned_in(nanos),
+            Refill::Steps(steps) => steps.earned_within(nanos, now.wall),
+        }
+    }
+
+    /// Whole units in fixed point; saturates.
+    #[inline]
+    pub(crate) fn fixed(&self, units: u64) -> i64 {
+        fixed(units, self.scale)
+    }
+
+    /// The whole units in an amount, rounded down; 0 for a negative one.
+    #[inline]
+    pub(crate) fn whole(&self, amount: i64) -> u64 {
+        (amount.max(0) as u64) >> self.scale
+    }
+
+    /// An amount as a fraction of units, for estimates and for people.
+    pub(crate) fn as_units(&self, amount: i64) -> f64 {
+        amount as f64 / (1_u64 << self.scale) as f64
+    }
+
+    /// A fraction of units as an amount; saturates.
+    pub(crate) fn from_units(&self, units: f64) -> i64 {
+        (units * (1_u64 << self.scale) as f64) as i64
+    }
+}
+
+#[inline]
+fn fixed(units: u64, scale: u32) -> i64 {
+    const TOP: u64 = (1 << ROOM_BITS) - 1;
+    if units > TOP >> scale { TOP as i64 } else { (units << scale) as i64 }
+}
+
+/// The finest scale at which 300 years of earning, and four times the capacity, stay below 2⁶².
+fn scale(units: u64, period: Duration, most: u64) -> u32 {
+    let earned = RUN_NANOS * u128::from(units) / period.as_nanos().max(1);
+    let room = earned.max(4 * u128::from(most)).max(1);
+    let bits = u128::BITS - room.leading_zeros();
+    ROOM_BITS.saturating_sub(bits).min(MAX_SCALE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+
+    #[test]
+    fn rates_hold_to_one_part_in_a_million_for_a_hundred_years() {
+        const YEAR: u64 = 31_557_600;
+        for (units, period) in [
+            (10_000_000, Duration::from_secs(1)),
+            (9_999_999, Duration::from_secs(1)),
+            (100_000_000, Duration::from_secs(1)),
+            (1_000, Duration::from_secs(1)),
+            (7, Duration::from_secs(3)),
+            (5, Duration::from_secs(60)),
+            (1, Duration::from_secs(86_400)),
+            (3, Duration::from_micros(1_000_003)),
+        ] {
+            let meter = Meter::token_bucket(units, period, units);
+            for seconds in [10_000_u64, YEAR, 100 * YEAR] {
+                let now = Now { mono: Timestamp::from_nanos(seconds * 1_000_000_000), ..Now::default() };
+                let earned = meter.as_units(meter.earned(now) as i64);
+                let ideal = units as f64 * seconds as f64 / period.as_secs_f64();
+                if ideal > 1.0 {
+                    let error = (earned - ideal).abs();
+                    assert!(error <= ideal * 1e-9 + 0.3, "{units} per {period:?} after {seconds} s: {earned} not {ideal}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_scale_leaves_room() {
+        for (units, period, burst) in [
+            (1, Duration::from_secs(400 * 86_400), 1 << 40),
+            (1 << 40, Duration::from_secs(400 * 86_400), 1 << 40),
+            (100, Duration::from_micros(1), 1 << 40),
+        ] {
+            let meter = Meter::token_bucket(units, period, burst);
+            assert!(meter.capacity() > 0 && meter.max_debt() >= meter.capacity());
+            assert_eq!(meter.whole(meter.capacity()), burst);
+        }
+    }
+}
