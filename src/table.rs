@@ -1,0 +1,587 @@
+//! The live keys of one limit.
+//!
+//! A check finds its key's cell, does one compare-and-swap in it, and touches nothing that the network holds. Cells
+//! lie in a slab and are found through a `DashMap` of slot numbers, which compares keys in the cells themselves, so an
+//! entry of the map is four bytes; each thread remembers the slots it used last, and looks there first.
+//!
+//! The number of live keys is bounded. A key whose bucket is full again holds nothing worth keeping, and gives up its
+//! cell to the next; where there is no such cell, a new key is treated as the limit's
+//! [`OnFull`](crate::OnFull) says. A key that is over its limit is never forgotten for a fresh one.
+
+pub(crate) mod flow;
+mod lanes;
+pub(crate) mod marks;
+pub(crate) mod slab;
+
+use std::{
+    cell::Cell as LocalCell,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+};
+
+use dashmap::{DashMap, SharedValue};
+
+use crate::{
+    algorithm::{
+        Meter,
+        level::{DEAD, Outcome},
+    },
+    decision::{Basis, Decision},
+    key::Key,
+    limit::{Limit, OnFull},
+    time::Now,
+};
+use flow::SharedFlow;
+use lanes::Lanes;
+use marks::{Marks, Wake};
+use slab::{CLEAN, Cell, SILENT, Slab};
+
+/// The key of the bucket that all keys share which find no room.
+const SHARED_KEY: Key = Key::from_digest(0);
+/// Forecasts that a table holds at once, for its hottest keys.
+pub(crate) const MAX_FORECASTS: usize = 512;
+/// How far the coarse clock can be behind, with a margin: the slowest kernel tick is 10 ms.
+const COARSE_NANOS: u64 = 16_000_000;
+/// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
+const SWEPT_PER_INSERT: usize = 2;
+/// Slots that a thread remembers.
+const RECENT: usize = 512;
+
+thread_local! {
+    /// Tag and slot of the keys that this thread checked last, over all tables.
+    static RECENT_SLOTS: [LocalCell<u64>; RECENT] = const { [const { LocalCell::new(u64::MAX) }; RECENT] };
+}
+
+/// Distinguishes the tables in the threads' memories.
+static NEXT_TABLE: AtomicU32 = AtomicU32::new(1);
+
+/// What a table is told about the fleet; one word, so that a check reads it in one load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stance {
+    pub(crate) basis: Basis,
+    pub(crate) verdict: Verdict,
+}
+
+/// Whether the level decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The level decides.
+    Level,
+    /// Everything is admitted, and counted.
+    Open,
+    /// Everything is refused.
+    Closed,
+}
+
+impl Stance {
+    const ALONE: u32 = 0;
+
+    fn encode(self) -> u32 {
+        let basis = match self.basis {
+            Basis::Alone => Self::ALONE,
+            Basis::Cluster => 1,
+            Basis::Joining => 2,
+            Basis::LocalOnly { unheard } => 3 | u32::from(unheard) << 16,
+        };
+        let verdict = match self.verdict {
+            Verdict::Level => 0,
+            Verdict::Open => 1,
+            Verdict::Closed => 2,
+        };
+        basis | verdict << 8
+    }
+
+    #[inline]
+    fn decode(word: u32) -> Self {
+        let basis = match word & 0xff {
+            0 => Basis::Alone,
+            1 => Basis::Cluster,
+            2 => Basis::Joining,
+            _ => Basis::LocalOnly { unheard: (word >> 16) as u16 },
+        };
+        let verdict = match word >> 8 & 0xff {
+            0 => Verdict::Level,
+            1 => Verdict::Open,
+            _ => Verdict::Closed,
+        };
+        Self { basis, verdict }
+    }
+}
+
+/// The live keys of one limit, and all that a check needs.
+pub(crate) struct Table {
+    limit: Limit,
+    id: u32,
+    stance: AtomicU32,
+    /// What is drawn on every key's level: the share of nodes that cannot be heard.
+    pub(crate) drain: SharedFlow,
+    slab: Slab,
+    index: DashMap<u32, ()>,
+    free: Mutex<FreeSlots>,
+    live: AtomicUsize,
+    lanes: Lanes,
+    pub(crate) marks: Marks,
+    /// What peers are expected to spend on the hottest keys; the first is never used.
+    pub(crate) forecasts: Box<[SharedFlow]>,
+    /// Whether new keys start at nothing, in millionths of the capacity.
+    initial: AtomicU32,
+}
+
+/// Slots that hold no key.
+struct FreeSlots {
+    returned: Vec<u32>,
+    /// The first slot never used.
+    unused: u32,
+    /// Where the sweep for drained keys goes on.
+    hand: u32,
+}
+
+const MILLION: u32 = 1_000_000;
+
+impl Table {
+    /// An empty table.
+    pub(crate) fn new(limit: Limit) -> Self {
+        let keys = limit.max_keys();
+        // Enough shards that two threads on different keys seldom meet, few enough that a small table stays small.
+        let shards = (keys / 512).next_power_of_two().clamp(4, 128);
+        Self {
+            id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9),
+            stance: AtomicU32::new(Stance::ALONE),
+            drain: SharedFlow::default(),
+            // One more than the keys, for those that find no room.
+            slab: Slab::new(keys + 1),
+            index: DashMap::with_shard_amount(shards),
+            free: Mutex::new(FreeSlots { returned: Vec::new(), unused: 0, hand: 0 }),
+            live: AtomicUsize::new(0),
+            lanes: Lanes::new(),
+            marks: Marks::new(),
+            forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
+            initial: AtomicU32::new(MILLION),
+            limit,
+        }
+    }
+
+    pub(crate) fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    #[inline]
+    pub(crate) fn meter(&self) -> &Meter {
+        self.limit.meter()
+    }
+
+    /// Keys held now.
+    pub(crate) fn live_keys(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Checks decided and refused so far.
+    pub(crate) fn checks_and_denials(&self) -> (u64, u64) {
+        self.lanes.sums()
+    }
+
+    /// Decides on `cost` units, at most the capacity, for `key` at the coarse time `now`, and spends them if it allows
+    /// them. Before it refuses, it asks for the precise time if that could change its mind.
+    #[inline]
+    pub(crate) fn check(&self, key: Key, cost: u64, now: Now, precise: impl Fn() -> Now) -> Decision<'_> {
+        self.lanes.count_check();
+        let recalled = self.recall(key);
+        if let Some(slot) = recalled
+            && let Some(cell) = self.slab.get(slot)
+            && let Some(decision) = self.decide(slot, cell, key, cost, now, &precise)
+        {
+            return decision;
+        }
+        self.check_found(key, cost, now, &precise)
+    }
+
+    fn check_found(&self, key: Key, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+        loop {
+            let Some(slot) = self.find(key).or_else(|| self.insert(key, now)) else {
+                return self.check_without_room(cost, now, precise);
+            };
+            self.remember(key, slot);
+            if let Some(cell) = self.slab.get(slot)
+                && let Some(decision) = self.decide(slot, cell, key, cost, now, precise)
+            {
+                return decision;
+            }
+        }
+    }
+
+    #[cold]
+    fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+        let answer = |allowed: bool, level: i64| {
+            if !allowed {
+                self.lanes.count_denial();
+            }
+            Decision { limit: &self.limit, allowed, basis: self.stance().basis, level, cost, now }
+        };
+        match self.limit.on_full() {
+            OnFull::Open => answer(true, self.meter().capacity()),
+            OnFull::Closed => answer(false, 0),
+            OnFull::SharedBucket => loop {
+                if let Some(slot) = self.find(SHARED_KEY).or_else(|| self.insert(SHARED_KEY, now))
+                    && let Some(cell) = self.slab.get(slot)
+                    && let Some(decision) = self.decide(slot, cell, SHARED_KEY, cost, now, precise)
+                {
+                    return decision;
+                }
+            },
+        }
+    }
+
+    /// Decides on a cell; `None` when it is not `key`'s any more.
+    #[inline]
+    fn decide(&self, slot: u32, cell: &Cell, key: Key, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Option<Decision<'_>> {
+        let stance = self.stance();
+        if stance.verdict != Verdict::Level {
+            return self.decide_regardless(slot, cell, key, cost, now, stance);
+        }
+        let drawn = self.drawn(cell, now);
+        match cell.level.spend(self.meter(), self.meter().earned(now), drawn, cost, || cell.holds(key)) {
+            Outcome::Allowed { level, spent } => {
+                if spent >= cell.flush_at.load(Ordering::Relaxed) {
+                    self.note(slot, cell, spent);
+                }
+                Some(Decision { limit: &self.limit, allowed: true, basis: stance.basis, level, cost, now })
+            }
+            Outcome::Denied { level } => self.look_again(slot, cell, key, cost, now, level, drawn, precise),
+            Outcome::Gone => None,
+        }
+    }
+
+    /// Looks once more before refusing: at the precise time, and at a level that a clock gone back has spoilt.
+    #[cold]
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
+    fn look_again(
+        &self,
+        slot: u32,
+        cell: &Cell,
+        key: Key,
+        cost: u64,
+        coarse: Now,
+        level: i64,
+        drawn: i64,
+        precise: &impl Fn() -> Now,
+    ) -> Option<Decision<'_>> {
+        let meter = self.meter();
+        let basis = self.stance().basis;
+        let short = meter.fixed(cost).saturating_sub(level);
+        let (mut now, mut level) = (coarse, level);
+        if drawn != 0 || meter.could_earn(short, COARSE_NANOS, coarse) || level < -meter.max_debt() {
+            now = precise();
+            let mut earned = meter.earned(now);
+            let mut drawn = self.drawn(cell, now);
+            if cell.level.mend(meter, earned, drawn) {
+                earned = meter.earned(now);
+                drawn = self.drawn(cell, now);
+            }
+            match cell.level.spend(meter, earned, drawn, cost, || cell.holds(key)) {
+                Outcome::Allowed { level, spent } => {
+                    if spent >= cell.flush_at.load(Ordering::Relaxed) {
+                        self.note(slot, cell, spent);
+                    }
+                    return Some(Decision { limit: &self.limit, allowed: true, basis, level, cost, now });
+                }
+                Outcome::Denied { level: seen } => level = seen,
+                Outcome::Gone => return None,
+            }
+        }
+        self.count_denied(slot, cell, cost);
+        Some(Decision { limit: &self.limit, allowed: false, basis, level, cost, now })
+    }
+
+    #[cold]
+    fn decide_regardless(&self, slot: u32, cell: &Cell, key: Key, cost: u64, now: Now, stance: Stance) -> Option<Decision<'_>> {
+        let allowed = stance.verdict == Verdict::Open;
+        if allowed {
+            let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
+            if spent >= cell.flush_at.load(Ordering::Relaxed) {
+                self.note(slot, cell, spent);
+            }
+        } else if cell.holds(key) {
+            self.count_denied(slot, cell, cost);
+        } else {
+            return None;
+        }
+        let level = self.level_of(cell, now);
+        Some(Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now })
+    }
+
+    fn count_denied(&self, slot: u32, cell: &Cell, cost: u64) {
+        self.lanes.count_denial();
+        if self.marks.is_heard() {
+            cell.denied.fetch_add(u32::try_from(cost).unwrap_or(u32::MAX), Ordering::Relaxed);
+            // Demand that is refused must be heard of too, or a node that starves could never claim its part.
+            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
+                self.note_clean(slot, cell);
+            }
+        }
+    }
+
+    /// Tells the gossip of a key whose count has reached `flush_at`.
+    #[cold]
+    fn note(&self, slot: u32, cell: &Cell, spent: u64) {
+        let mut at = cell.flush_at.load(Ordering::Relaxed);
+        if at == CLEAN {
+            at = self.note_clean(slot, cell);
+        }
+        if at != SILENT
+            && spent >= at
+            && cell.flush_at.compare_exchange(at, SILENT, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.marks.note_urgent(slot);
+        }
+    }
+
+    /// Notes the first change since a key was published; returns the count at which it becomes urgent.
+    fn note_clean(&self, slot: u32, cell: &Cell) -> u64 {
+        let threshold = self.marks.threshold.load(Ordering::Relaxed);
+        let urgent_at = (cell.level.spent() & !DEAD).saturating_add(threshold.saturating_sub(1)).max(1);
+        match cell.flush_at.compare_exchange(CLEAN, urgent_at, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => {
+                self.marks.note_changed(slot);
+                urgent_at
+            }
+            Err(at) => at,
+        }
+    }
+
+    /// What the level of `key` is at the precise time `now`, without spending.
+    pub(crate) fn peek(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
+        let level = self.find(key).and_then(|slot| self.slab.get(slot)).map(|cell| self.level_of(cell, now));
+        let level = level.unwrap_or_else(|| self.initial_level());
+        let stance = self.stance();
+        let allowed = match stance.verdict {
+            Verdict::Level => level >= self.meter().fixed(cost),
+            Verdict::Open => true,
+            Verdict::Closed => false,
+        };
+        Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now }
+    }
+
+    /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
+    pub(crate) fn refund(&self, key: Key, units: u64) -> u64 {
+        let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else { return 0 };
+        let spent = cell.level.spent();
+        if spent & DEAD != 0 || !cell.holds(key) {
+            return 0;
+        }
+        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
+        let mut given = 0;
+        let _ = cell.refunded.fetch_update(Ordering::AcqRel, Ordering::Acquire, |refunded| {
+            given = units.min(in_epoch.saturating_sub(refunded));
+            (given > 0).then_some(refunded + given)
+        });
+        if given > 0 {
+            cell.level.credit(self.meter().fixed(given));
+            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
+                self.note_clean(slot, cell);
+            }
+        }
+        given
+    }
+
+    /// Units that this node has ever spent in the slot that holds `key`.
+    #[cfg(feature = "sim")]
+    pub(crate) fn spent_on(&self, key: Key) -> Option<u64> {
+        self.find(key).and_then(|slot| self.slab.get(slot)).map(|cell| cell.level.spent() & !DEAD)
+    }
+
+    /// A cell's level, between the deepest debt and the capacity.
+    pub(crate) fn level_of(&self, cell: &Cell, now: Now) -> i64 {
+        let meter = self.meter();
+        cell.level.read(meter, meter.earned(now), self.drawn(cell, now)).min(meter.capacity())
+    }
+
+    /// What peers are taken to have spent of which this node has not heard.
+    #[inline]
+    pub(crate) fn drawn(&self, cell: &Cell, now: Now) -> i64 {
+        let forecast = cell.forecast.load(Ordering::Relaxed);
+        if forecast == 0 && self.drain.is_unset() { 0 } else { self.drawn_by_flows(forecast, now) }
+    }
+
+    #[cold]
+    fn drawn_by_flows(&self, forecast: u32, now: Now) -> i64 {
+        let expected = match self.forecasts.get(forecast as usize) {
+            Some(flow) if forecast != 0 => flow.load().at(now.mono),
+            _ => 0,
+        };
+        expected.saturating_add(self.drain.load().at(now.mono))
+    }
+
+    #[inline]
+    fn stance(&self) -> Stance {
+        Stance::decode(self.stance.load(Ordering::Relaxed))
+    }
+
+    /// Tells the table how the node stands to its fleet.
+    pub(crate) fn set_stance(&self, stance: Stance) {
+        self.stance.store(stance.encode(), Ordering::Relaxed);
+    }
+
+    /// Sets what part of the capacity a new key starts with, from 0 to 1.
+    pub(crate) fn set_initial(&self, part: f64) {
+        self.initial.store((part.clamp(0.0, 1.0) * f64::from(MILLION)) as u32, Ordering::Relaxed);
+    }
+
+    pub(crate) fn initial_level(&self) -> i64 {
+        match self.initial.load(Ordering::Relaxed) {
+            MILLION => self.meter().capacity(),
+            part => (i128::from(self.meter().capacity()) * i128::from(part) / i128::from(MILLION)) as i64,
+        }
+    }
+}
+
+/// Finding, taking in and giving up keys.
+impl Table {
+    #[inline]
+    fn recall(&self, key: Key) -> Option<u32> {
+        let (place, tag) = self.place(key);
+        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).ok()?;
+        ((word >> 32) as u32 == tag).then_some(word as u32)
+    }
+
+    #[inline]
+    fn remember(&self, key: Key, slot: u32) {
+        let (place, tag) = self.place(key);
+        let _ = RECENT_SLOTS.try_with(|slots| slots[place].set(u64::from(tag) << 32 | u64::from(slot)));
+    }
+
+    #[inline]
+    fn place(&self, key: Key) -> (usize, u32) {
+        let digest = key.digest();
+        ((digest as u32 ^ self.id) as usize % RECENT, (digest >> 96) as u32 ^ self.id)
+    }
+
+    /// The slot that holds `key`.
+    pub(crate) fn find(&self, key: Key) -> Option<u32> {
+        let hash = hash_of(key);
+        let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
+        shard.read().get(hash, |(slot, _)| self.slab.get(*slot).is_some_and(|cell| cell.holds(key))).map(|(slot, _)| *slot)
+    }
+
+    pub(crate) fn cell(&self, slot: u32) -> Option<&Cell> {
+        self.slab.get(slot)
+    }
+
+    /// Takes `key` in, at the initial level; `None` when there is no room. Returns its slot also where it was there.
+    pub(crate) fn insert(&self, key: Key, now: Now) -> Option<u32> {
+        if !self.marks.is_heard() {
+            self.sweep(SWEPT_PER_INSERT, now);
+        }
+        let hash = hash_of(key);
+        let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
+        let mut shard = shard.write();
+        let holds = |slot: u32| self.slab.get(slot).is_some_and(|cell| cell.holds(key));
+        if let Some((slot, _)) = shard.get(hash, |(slot, _)| holds(*slot)) {
+            return Some(*slot);
+        }
+        let slot = if key == SHARED_KEY { self.shared_slot() } else { self.free_slot()? };
+        let cell = self.slab.allocated(slot)?;
+        cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
+        let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
+        cell.base.store(spent, Ordering::Release);
+        self.live.fetch_add(1, Ordering::Relaxed);
+        shard.insert(hash, (slot, SharedValue::new(())), |(slot, _)| {
+            self.slab.get(*slot).map_or(0, |cell| hash_of(cell.key()))
+        });
+        Some(slot)
+    }
+
+    /// What a new cell is taken to have earned: as much as everyone, less what is drawn on every key already.
+    fn start(&self, cell: &Cell, now: Now) -> u64 {
+        self.meter().earned(now).wrapping_sub(self.drawn(cell, now) as u64)
+    }
+
+    fn free_slot(&self) -> Option<u32> {
+        let mut free = self.free_slots();
+        if let Some(slot) = free.returned.pop() {
+            return Some(slot);
+        }
+        let slot = free.unused;
+        if slot as usize >= self.limit.max_keys() {
+            return None;
+        }
+        free.unused += 1;
+        Some(slot)
+    }
+
+    fn free_slots(&self) -> std::sync::MutexGuard<'_, FreeSlots> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slots that have ever been used: 0 up to this.
+    pub(crate) fn used_slots(&self) -> u32 {
+        self.free_slots().unused
+    }
+
+    /// The slot of the bucket that keys without room share, in use or not.
+    pub(crate) fn shared_slot(&self) -> u32 {
+        self.limit.max_keys() as u32
+    }
+
+    /// Looks at the next `count` cells and gives up those whose keys have drained.
+    fn sweep(&self, count: usize, now: Now) {
+        for _ in 0..count {
+            let slot = {
+                let mut free = self.free_slots();
+                if free.unused == 0 {
+                    return;
+                }
+                free.hand = (free.hand + 1) % free.unused;
+                free.hand
+            };
+            self.evict_if_full(slot, now);
+        }
+    }
+
+    /// Gives up the key in `slot` if its level is back at the capacity: it then differs in nothing from a new one.
+    pub(crate) fn evict_if_full(&self, slot: u32, now: Now) -> bool {
+        let Some(cell) = self.slab.get(slot) else { return false };
+        let spent = cell.level.spent();
+        if spent & DEAD != 0 || self.level_of(cell, now) < self.meter().capacity() {
+            return false;
+        }
+        self.evict(slot, cell, spent)
+    }
+
+    /// Gives up the key in `slot` if it has spent exactly `spent`.
+    fn evict(&self, slot: u32, cell: &Cell, spent: u64) -> bool {
+        let key = cell.key();
+        let hash = hash_of(key);
+        let Some(shard) = self.index.shards().get(self.index.determine_shard(hash as usize)) else { return false };
+        let mut shard = shard.write();
+        // The count only grows, so that it still stands says that the key is the same and nothing was spent meanwhile.
+        if !cell.level.kill(spent) {
+            return false;
+        }
+        shard.remove_entry(hash, |(other, _)| *other == slot);
+        drop(shard);
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        if slot as usize != self.limit.max_keys() {
+            self.free_slots().returned.push(slot);
+        }
+        true
+    }
+
+    /// Starts telling the gossip of changed keys: each when first changed, and as urgent once `threshold` units are
+    /// unpublished. `wake` is called from checking threads, so it must neither block nor take long.
+    pub(crate) fn listen(&self, threshold: u64, wake: Wake) {
+        self.marks.set_wake(wake);
+        self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
+        for slot in 0..self.used_slots() {
+            if let Some(cell) = self.slab.get(slot) {
+                cell.flush_at.store(CLEAN, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[inline]
+fn hash_of(key: Key) -> u64 {
+    key.digest() as u64
+}

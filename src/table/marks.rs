@@ -1,0 +1,75 @@
+//! Which keys the gossip has to look at: those that changed since they were published, and those that cannot wait.
+//!
+//! A key is noted at most once in each list between two looks, so the lists are bounded by the live keys.
+
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Called when a key cannot wait for the next heartbeat.
+pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Notes of changed keys.
+pub(crate) struct Marks {
+    /// Unpublished units at which a key cannot wait; 0 while nobody listens.
+    pub(super) threshold: AtomicU64,
+    changed: Mutex<Vec<u32>>,
+    urgent: Mutex<Vec<u32>>,
+    wake: OnceLock<Wake>,
+}
+
+impl Marks {
+    pub(super) fn new() -> Self {
+        Self { threshold: AtomicU64::new(0), changed: Mutex::default(), urgent: Mutex::default(), wake: OnceLock::new() }
+    }
+
+    /// Whether there is gossip to tell.
+    pub(super) fn is_heard(&self) -> bool {
+        self.threshold.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that the key in `slot` has changed.
+    #[cold]
+    pub(super) fn note_changed(&self, slot: u32) {
+        lock(&self.changed).push(slot);
+    }
+
+    /// Notes that the key in `slot` cannot wait, and wakes the gossip if it may be asleep.
+    #[cold]
+    pub(super) fn note_urgent(&self, slot: u32) {
+        let first = {
+            let mut urgent = lock(&self.urgent);
+            urgent.push(slot);
+            urgent.len() == 1
+        };
+        if let (true, Some(wake)) = (first, self.wake.get()) {
+            wake();
+        }
+    }
+
+    pub(super) fn set_wake(&self, wake: Wake) {
+        // A table keeps its first listener: gossip that starts again goes through the same driver.
+        let _ = self.wake.set(wake);
+    }
+
+    /// Moves the changed keys into `into`, oldest first, `most` at most; the others stay for the next time.
+    pub(crate) fn take_changed(&self, into: &mut Vec<u32>, most: usize) {
+        let mut changed = lock(&self.changed);
+        if changed.len() <= most && into.is_empty() {
+            std::mem::swap(&mut *changed, into);
+        } else {
+            let count = most.min(changed.len());
+            into.extend(changed.drain(..count));
+        }
+    }
+
+    /// Moves the urgent keys into `into`.
+    pub(crate) fn take_urgent(&self, into: &mut Vec<u32>) {
+        into.append(&mut lock(&self.urgent));
+    }
+}
+
+fn lock(list: &Mutex<Vec<u32>>) -> std::sync::MutexGuard<'_, Vec<u32>> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}

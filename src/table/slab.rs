@@ -1,0 +1,116 @@
+//! Where the live keys' cells lie: in chunks that are allocated as they are needed and never move.
+//!
+//! A cell is addressed by its slot number. It can be read at any time without a lock, also by a thread that kept the
+//! number from earlier: whether the cell still holds that thread's key is written in the cell itself.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use crate::{algorithm::level::Level, key::Key};
+
+/// Cells a chunk: 64 kB.
+const CHUNK: usize = 1024;
+
+/// One live key's hot state, in one cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Cell {
+    /// What decides.
+    pub(crate) level: Level,
+    /// Units given back in the current epoch.
+    pub(crate) refunded: AtomicU64,
+    /// The count of spent units at which the gossip wants to hear of this key: [`CLEAN`] or [`SILENT`] or a count.
+    pub(crate) flush_at: AtomicU64,
+    /// The count of spent units at the start of the current epoch.
+    pub(crate) base: AtomicU64,
+    digest: [AtomicU64; 2],
+    /// Units refused; wraps.
+    pub(crate) denied: AtomicU32,
+    /// Which forecast of the peers' spending is drawn on the level; 0 for none.
+    pub(crate) forecast: AtomicU32,
+}
+
+/// `flush_at` of a cell in which nothing has changed since it was last published.
+pub(crate) const CLEAN: u64 = 0;
+/// `flush_at` of a cell that has nobody to tell, or has told already.
+pub(crate) const SILENT: u64 = u64::MAX;
+
+impl Cell {
+    fn empty() -> Self {
+        Self {
+            level: Level::dead(),
+            refunded: AtomicU64::new(0),
+            flush_at: AtomicU64::new(SILENT),
+            base: AtomicU64::new(0),
+            digest: [AtomicU64::new(0), AtomicU64::new(0)],
+            denied: AtomicU32::new(0),
+            forecast: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether the cell is, or last was, this key's.
+    #[inline]
+    pub(crate) fn holds(&self, key: Key) -> bool {
+        let [low, high] = halves(key);
+        self.digest[0].load(Ordering::Relaxed) == low && self.digest[1].load(Ordering::Relaxed) == high
+    }
+
+    /// The key that the cell holds or last held.
+    pub(crate) fn key(&self) -> Key {
+        let low = u128::from(self.digest[0].load(Ordering::Relaxed));
+        let high = u128::from(self.digest[1].load(Ordering::Relaxed));
+        Key::from_digest(high << 64 | low)
+    }
+
+    /// Gives the dead cell to `key`; whoever brings it to life afterwards publishes this.
+    pub(super) fn assign(&self, key: Key, flush_at: u64) {
+        let [low, high] = halves(key);
+        self.digest[0].store(low, Ordering::Relaxed);
+        self.digest[1].store(high, Ordering::Relaxed);
+        self.refunded.store(0, Ordering::Relaxed);
+        self.flush_at.store(flush_at, Ordering::Relaxed);
+        self.denied.store(0, Ordering::Relaxed);
+        self.forecast.store(0, Ordering::Relaxed);
+    }
+}
+
+fn halves(key: Key) -> [u64; 2] {
+    [key.digest() as u64, (key.digest() >> 64) as u64]
+}
+
+/// All cells of a table.
+pub(crate) struct Slab {
+    chunks: Box<[OnceLock<Box<[Cell]>>]>,
+}
+
+impl Slab {
+    /// Room for `cells` cells, none of them allocated yet.
+    pub(super) fn new(cells: usize) -> Self {
+        Self { chunks: (0..cells.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// The cell in this slot, if its chunk has been allocated.
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&Cell> {
+        self.chunks.get(slot as usize / CHUNK)?.get()?.get(slot as usize % CHUNK)
+    }
+
+    /// The cell in this slot, allocated if need be; `None` beyond the slab's end.
+    pub(super) fn allocated(&self, slot: u32) -> Option<&Cell> {
+        let chunk = self.chunks.get(slot as usize / CHUNK)?;
+        chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::empty()).collect()).get(slot as usize % CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_one_cache_line() {
+        assert_eq!(size_of::<Cell>(), 64);
+        assert_eq!(align_of::<Cell>(), 64);
+    }
+}
