@@ -1,0 +1,406 @@
+//! One limit's side of the gossip: publishing this node's shares, and taking in those of others.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use super::{
+    hot::{HotKeys, Look},
+    message::Item,
+};
+use crate::{
+    algorithm::level::DEAD,
+    counter::Share,
+    ledger::{ActorIndex, Entry, Ledger},
+    limit::OnPartition,
+    table::{
+        Table,
+        flow::{Flow, Rate},
+        slab::{CLEAN, Cell},
+    },
+    time::{Now, Timestamp, saturating_nanos},
+};
+
+/// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
+const THRESHOLD_PART: f64 = 0.01;
+
+/// One limit's ledger, hot keys and epochs.
+pub(super) struct Book {
+    pub(super) table: Arc<Table>,
+    pub(super) ledger: Ledger,
+    pub(super) hot: HotKeys,
+    started: Timestamp,
+    epoch_nanos: u64,
+    /// The window that shares are taken in for; never steps back by one.
+    window: Option<u64>,
+    /// Shares of the next window, whose units count from its beginning on.
+    ahead: Vec<(u32, ActorIndex)>,
+    /// The next slot to look at for what has retired.
+    hand: u32,
+    /// What each unreachable node is assumed to spend, in fixed point per second.
+    assumed: f64,
+}
+
+/// Why a share was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    OutOfEpoch,
+    NoRoom,
+}
+
+/// A share that was taken in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) slot: u32,
+    /// Whether it said anything new.
+    pub(super) news: bool,
+    /// Whether it is the first of its actor and epoch for the key.
+    pub(super) first: bool,
+    /// Whether others should hear of it before the next heartbeat.
+    pub(super) urgent: bool,
+}
+
+/// What is to be allowed for in taking in a share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Allowance {
+    /// How long the news has been under way, in nanoseconds.
+    pub(super) delay: u64,
+    /// The actor could not be heard from the first of these moments to the second, and has just been heard again.
+    pub(super) outage: Option<(Timestamp, Timestamp)>,
+}
+
+impl Book {
+    pub(super) fn new(table: Arc<Table>, heartbeat: Duration, now: Now) -> Self {
+        let limit = table.limit();
+        let threshold = threshold(limit.quota().units());
+        Self {
+            ledger: Ledger::new(limit),
+            hot: HotKeys::new(&table, heartbeat, threshold),
+            started: now.mono,
+            epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
+            window: table.meter().window(now),
+            ahead: Vec::new(),
+            hand: 0,
+            assumed: 0.0,
+            table,
+        }
+    }
+
+    /// Units that may be unpublished before a key cannot wait.
+    pub(super) fn threshold(&self) -> u64 {
+        threshold(self.table.limit().quota().units())
+    }
+
+    /// The epoch of this node's own shares, modulo 2¹⁶.
+    pub(super) fn epoch(&self, now: Now) -> u16 {
+        match self.window {
+            Some(window) => window as u16,
+            None => (saturating_nanos(now.mono.since(self.started)) / self.epoch_nanos) as u16,
+        }
+    }
+
+    /// Notices that a window has ended, and counts what was spent elsewhere in the one that began.
+    pub(super) fn turn(&mut self, me: ActorIndex, now: Now) {
+        let (Some(current), Some(clock)) = (self.window, self.table.meter().window(now)) else { return };
+        // A clock that was set back a little must not reopen a window that has ended; one that was set back a long way
+        // was wrong before.
+        if clock == current || clock + 1 == current {
+            return;
+        }
+        self.window = Some(clock);
+        for (slot, actor) in std::mem::take(&mut self.ahead) {
+            let Some(entry) = self.ledger.entry(slot, actor, clock as u16) else { continue };
+            let amount = self.table.meter().fixed(entry.share.net());
+            if actor != me {
+                self.ledger.settle(&self.table, slot, amount, 0, -self.table.meter().max_debt(), now);
+            }
+        }
+    }
+
+    /// When a window with shares waiting for it begins.
+    pub(super) fn next_turn(&self, now: Now) -> Option<Timestamp> {
+        (!self.ahead.is_empty()).then(|| now.mono.after(Duration::from_nanos(self.table.meter().nanos_to_earn(1, now))))
+    }
+
+    /// Writes down what this node spent on the key in `slot`. Returns the epoch of the share if peers need to hear of it.
+    pub(super) fn publish(&mut self, me: ActorIndex, slot: u32, restate: bool, now: Now) -> Option<u16> {
+        let table = Arc::clone(&self.table);
+        let cell = table.cell(slot)?;
+        // Before the counts are read, so that whatever comes after them is noted again.
+        cell.flush_at.store(CLEAN, Ordering::SeqCst);
+        let spent = cell.level.spent();
+        if spent & DEAD != 0 {
+            return None;
+        }
+        let epoch = self.epoch(now);
+        if self.ledger.entry(slot, me, epoch).is_none() {
+            self.roll(me, slot, cell, now);
+            if spent == cell.base.load(Ordering::Relaxed) && !restate {
+                return None;
+            }
+        }
+        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
+        let share = Share { spent: in_epoch, refunded: cell.refunded.load(Ordering::Acquire) };
+        let merged = self.ledger.merge(slot, me, epoch, share, self.ledger.stamp(now.mono));
+        (merged.news || restate).then_some(epoch)
+    }
+
+    /// Begins a new epoch of this node's share: what the last one holds stays in it.
+    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) {
+        let Some(last) = self.newest_own(me, slot) else { return };
+        let refunded = cell.refunded.swap(0, Ordering::AcqRel);
+        let stamp = self.ledger.stamp(now.mono);
+        self.ledger.merge(slot, me, last.epoch, Share { refunded, ..last.share }, stamp);
+        cell.base.fetch_add(last.share.spent, Ordering::AcqRel);
+    }
+
+    fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
+        let own = self.ledger.entries(slot).filter(|entry| entry.actor == me);
+        own.copied().reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
+    }
+
+    /// Publishes a hot key: with its demand, and with the count at which it has to be looked at again.
+    pub(super) fn publish_hot(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<u16> {
+        let epoch = self.publish(me, slot, true, now)?;
+        let table = Arc::clone(&self.table);
+        let cell = table.cell(slot)?;
+        // What was published, so that units spent since then still part from it.
+        let published = self.ledger.entry(slot, me, epoch)?.share.spent + cell.base.load(Ordering::Relaxed);
+        self.hot.state(&table, slot, published, now);
+        self.rearm(slot, now);
+        Some(epoch)
+    }
+
+    /// Publishes the key in `slot` if anything of it is unpublished, hot or not.
+    pub(super) fn publish_unpublished(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<u16> {
+        match (self.has_unpublished(me, slot), self.hot.contains(slot)) {
+            (false, _) => None,
+            (true, true) => self.publish_hot(me, slot, now),
+            (true, false) => self.publish(me, slot, false, now),
+        }
+    }
+
+    /// Whether this node has spent or given back units of which its share does not say.
+    pub(super) fn has_unpublished(&self, me: ActorIndex, slot: u32) -> bool {
+        let Some(cell) = self.table.cell(slot) else { return false };
+        let published = self.newest_own(me, slot).map_or(Share::default(), |entry| entry.share);
+        let spent = cell.level.spent();
+        let refunded = cell.refunded.load(Ordering::Acquire);
+        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
+        spent & DEAD == 0 && (in_epoch != published.spent || refunded > published.refunded)
+    }
+
+    /// Takes in a share whose units are in the level already.
+    pub(super) fn take_baseline(&mut self, actor: ActorIndex, item: &Item, now: Now) -> Result<Taken, Refusal> {
+        let age = u64::from(item.age).saturating_mul(500_000);
+        self.check_epoch(item.epoch, age, now)?;
+        let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
+        let merged = self.ledger.merge(slot, actor, item.epoch, item.share, stamp);
+        Ok(Taken { slot, news: merged.news, first: merged.previous.is_none(), urgent: false })
+    }
+
+    /// Puts the level where a peer says it is, which lacks `missing` units to the capacity, less what this node has
+    /// spent beyond the `included` units that the peer knew of.
+    pub(super) fn set_level(&mut self, slot: u32, missing: f64, included: u64, now: Now) {
+        let table = Arc::clone(&self.table);
+        let Some(cell) = table.cell(slot) else { return };
+        let meter = table.meter();
+        let own = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
+        let own = own.saturating_sub(cell.refunded.load(Ordering::Acquire)).saturating_sub(included);
+        let level = meter.capacity().saturating_sub(meter.from_units(missing)).saturating_sub(meter.fixed(own));
+        self.ledger.set_level(&table, slot, level, now);
+    }
+
+    /// Whether somebody attributes more to this node than it has written.
+    pub(super) fn wrote_less_than(&self, me: ActorIndex, item: &Item, now: Now) -> bool {
+        if (self.epoch(now).wrapping_sub(item.epoch) as i16) >= 2 {
+            return false;
+        }
+        let written = self.table.find(item.key).and_then(|slot| self.ledger.entry(slot, me, item.epoch));
+        item.share.spent > written.map_or(0, |entry| entry.share.spent)
+    }
+
+    /// Ends all shares of this node's former incarnation: what they hold is published, and the next begins at zero.
+    pub(super) fn close_own(&mut self, former: ActorIndex) {
+        for slot in 0..self.table.used_slots() {
+            if let (Some(newest), Some(cell)) = (self.newest_own(former, slot), self.table.cell(slot)) {
+                cell.refunded.store(0, Ordering::Release);
+                cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Sets the count at which a hot key has to be looked at before its time.
+    pub(super) fn rearm(&mut self, slot: u32, now: Now) {
+        if let Some(cell) = self.table.cell(slot) {
+            let at = (cell.level.spent() & !DEAD).saturating_add(self.hot.allowance(&self.table, slot, now));
+            cell.flush_at.store(at.max(1), Ordering::SeqCst);
+        }
+    }
+
+    /// Looks at a hot key; see [`HotKeys::look`].
+    pub(super) fn look(&mut self, slot: u32, now: Now) -> Look {
+        let look = self.hot.look(&self.table, &mut self.ledger, slot, now);
+        match look {
+            Look::Cooled => {
+                self.hot.cool(&self.table, &mut self.ledger, slot, now);
+            }
+            Look::Holds => self.rearm(slot, now),
+            Look::Parted => {}
+        }
+        look
+    }
+
+    /// Takes in a share that a peer sent; `item.age` is in half milliseconds.
+    pub(super) fn take(&mut self, actor: ActorIndex, item: &Item, allow: Allowance, now: Now) -> Result<Taken, Refusal> {
+        let age = u64::from(item.age).saturating_mul(500_000).saturating_add(allow.delay);
+        let ahead = self.check_epoch(item.epoch, age, now)?;
+        let (slot, new_key) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        if new_key {
+            self.ledger.start(&self.table, slot, now);
+        }
+        let written = now.mono.before(Duration::from_nanos(age));
+        let stamp = self.ledger.stamp(written);
+        let merged = self.ledger.merge(slot, actor, item.epoch, item.share, stamp);
+        let first = merged.previous.is_none();
+        if ahead {
+            if first {
+                self.ahead.push((slot, actor));
+            }
+            return Ok(Taken { slot, news: merged.news, first, urgent: false });
+        }
+        let mut amount = fixed(&self.table, merged.units);
+        let hot = item.demand.is_some_and(|demand| demand > 0.0) && self.hot.heat(&self.table, slot, now);
+        let expected = hot || self.hot.contains(slot);
+        let restated = merged.previous.is_some_and(|previous| stamp.wrapping_sub(previous) as i32 > 0);
+        if expected && (first || restated || merged.news) {
+            amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, item.demand, amount, Duration::from_nanos(age), now);
+        }
+        let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
+        let known = merged.previous.map_or(age.saturating_add(UNHEARD_NANOS), |previous| self.ledger.age(previous, now.mono));
+        if amount != 0 {
+            self.ledger.settle(&self.table, slot, amount, known, floor, now);
+        }
+        if expected {
+            self.hot.expect(&self.table, slot, now);
+        }
+        let urgent = merged.units.unsigned_abs() >= self.threshold() || (item.demand.is_some() && (merged.news || restated));
+        Ok(Taken { slot, news: merged.news || (item.demand.is_some() && restated), first, urgent })
+    }
+
+    /// What is left to debit of units spent while their actor could not be heard, and how far down. What was assumed of
+    /// it has been debited already, and a debt would only be a silence now.
+    fn excuse(&self, amount: i64, previous: Option<u32>, outage: Option<(Timestamp, Timestamp)>) -> (i64, i64) {
+        let deepest = -self.table.meter().max_debt();
+        let Some((from, until)) = outage else { return (amount, deepest) };
+        let heard_since = previous.is_some_and(|previous| (previous.wrapping_sub(self.ledger.stamp(until)) as i32) >= 0);
+        if heard_since {
+            return (amount, deepest);
+        }
+        let floor = if self.table.meter().needs_wall() { deepest } else { 0 };
+        let assumed = self.assumed * until.since(from).as_secs_f64();
+        ((amount.saturating_sub(assumed as i64)).max(amount.min(0)), floor)
+    }
+
+    fn check_epoch(&mut self, epoch: u16, age: u64, now: Now) -> Result<bool, Refusal> {
+        if let Some(oldest) = self.ledger.oldest() {
+            return if age < oldest { Ok(false) } else { Err(Refusal::OutOfEpoch) };
+        }
+        let current = self.epoch(now);
+        match epoch.wrapping_sub(current) as i16 {
+            0 | -1 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Refusal::OutOfEpoch),
+        }
+    }
+
+    /// The slot of the item's key, taking it in if need be; and whether it was new.
+    fn place(&mut self, item: &Item, now: Now) -> Option<(u32, bool)> {
+        match self.table.find(item.key) {
+            Some(slot) => Some((slot, false)),
+            None => self.table.insert(item.key, now).map(|slot| (slot, true)),
+        }
+    }
+
+    /// The newest state of a share, to send.
+    pub(super) fn item(&self, me: ActorIndex, actor: ActorIndex, slot: u32, epoch: u16, now: Now) -> Option<Item> {
+        let entry = self.ledger.entry(slot, actor, epoch)?;
+        let key = self.table.cell(slot)?.key();
+        let age = if actor == me { 0 } else { u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX) };
+        let demand = if actor == me { self.hot.own_demand(slot) } else { self.hot.demand_of(slot, actor) };
+        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, demand })
+    }
+
+    /// Looks at the next `count` slots: drops the shares that have retired, and gives up the keys that have drained.
+    /// `dropped` is told of each share's actor.
+    pub(super) fn sweep(&mut self, me: ActorIndex, count: u32, now: Now, mut dropped: impl FnMut(ActorIndex)) {
+        let used = self.table.used_slots();
+        for _ in 0..count.min(used) {
+            self.hand = if self.hand + 1 >= used { 0 } else { self.hand + 1 };
+            self.sweep_slot(me, self.hand, now, &mut dropped);
+        }
+        let shared = self.table.shared_slot();
+        self.sweep_slot(me, shared, now, &mut dropped);
+    }
+
+    fn sweep_slot(&mut self, me: ActorIndex, slot: u32, now: Now, dropped: &mut impl FnMut(ActorIndex)) {
+        let table = Arc::clone(&self.table);
+        let Some(cell) = table.cell(slot) else { return };
+        let spent = cell.level.spent();
+        if spent & DEAD != 0 {
+            return;
+        }
+        let epoch = self.epoch(now);
+        let retired = |ledger: &Ledger, entry: &Entry| ledger.is_retired(entry, entry.actor == me, epoch, now.mono);
+        let over: Vec<Entry> = self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).copied().collect();
+        if !over.is_empty() {
+            let newest = self.newest_own(me, slot);
+            self.ledger.retain(slot, |entry| !over.iter().any(|gone| gone.actor == entry.actor && gone.epoch == entry.epoch), |entry| dropped(entry.actor));
+            if let Some(newest) = newest.filter(|newest| over.iter().any(|gone| gone.actor == me && gone.epoch == newest.epoch)) {
+                cell.refunded.store(0, Ordering::Release);
+                cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
+            }
+        }
+        let quiet = cell.flush_at.load(Ordering::SeqCst) == CLEAN && spent == cell.base.load(Ordering::Acquire);
+        if quiet && !self.hot.contains(slot) && self.ledger.entries(slot).next().is_none() && table.evict_if_full(slot, now) {
+            self.ledger.forget(slot);
+        }
+    }
+
+    /// Sets what is assumed of nodes that cannot be heard, `missing` of `nodes`, and of all others while joining.
+    pub(super) fn assume(&mut self, missing: usize, nodes: usize, joining: bool, now: Now) {
+        let quota = self.table.meter().from_units(self.table.limit().quota().units_per_second()) as f64;
+        let each = quota / nodes.max(1) as f64;
+        let shared = self.table.limit().on_partition() == OnPartition::Share;
+        self.assumed = if shared { each } else { 0.0 };
+        let assumed = match (joining, shared) {
+            (true, _) => each * nodes.saturating_sub(1) as f64,
+            (false, true) => each * missing as f64,
+            (false, false) => 0.0,
+        };
+        let drain = &self.table.drain;
+        if assumed == 0.0 && drain.is_unset() {
+            return;
+        }
+        let rate = Rate::per_second(assumed);
+        let so_far = drain.load();
+        if so_far.rate != rate || so_far.later_rate != rate {
+            let forever = Timestamp::from_nanos(u64::MAX);
+            drain.store(Flow { base: so_far.at(now.mono), from: now.mono, rate, bend: now.mono, later_rate: rate, end: forever });
+        }
+    }
+}
+
+/// How old news of a share can be when nothing was known of it, beside its stated age: a heartbeat and some delay.
+const UNHEARD_NANOS: u64 = 150_000_000;
+
+fn threshold(units: u64) -> u64 {
+    ((units as f64 * THRESHOLD_PART) as u64).max(1)
+}
+
+fn fixed(table: &Table, units: i64) -> i64 {
+    let amount = table.meter().fixed(units.unsigned_abs());
+    if units < 0 { -amount } else { amount }
+}

@@ -1,0 +1,392 @@
+//! Keys that are spent on so fast that news of them is old when it comes: what the peers are expected to be spending.
+//!
+//! For such a key each node states, with its share, its *demand*: how many units per second it is asked for, refusals
+//! included, as an exponentially weighted average. Everyone can then work out what everyone else spends meanwhile: the
+//! demand itself while there are units left, and afterwards the demand's part of the quota,
+//! `demand × min(1, rate ÷ Σ demand)`. The level is debited continuously by what is expected, and when a real count
+//! comes the difference is put right:
+//!
+//! ```text
+//! correction = real − (expected so far − expected since the count was made)
+//! ```
+//!
+//! A node follows the same expectation of itself, and speaks up before its heartbeat when what it really spent parts
+//! from it by the threshold θ. So the message rate falls to the heartbeat's where demand is steady, and rises where it
+//! changes. (A remote count extrapolated in the way of dead reckoning, as in IEEE 1278.1.)
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    ledger::{ActorIndex, Ledger},
+    table::{
+        MAX_FORECASTS, Table,
+        flow::{Flow, Rate},
+        slab::Cell,
+    },
+    time::{Now, Timestamp, saturating_nanos},
+};
+
+/// The time constant of the demand's average.
+const DEMAND_TAU: Duration = Duration::from_millis(200);
+/// Shorter samples are put together, or single requests would look like bursts.
+const MIN_SAMPLE: Duration = Duration::from_millis(2);
+/// A key is worth expecting something of when it is asked for so many units in a heartbeat.
+const WORTHWHILE: f64 = 2.0;
+/// An expectation that nobody has looked at for so long ends: the gossip has stalled.
+const HORIZON: Duration = Duration::from_millis(500);
+/// How long a key stays hot after its demand fell.
+const COOLING: Duration = Duration::from_millis(600);
+
+/// What is expected of one peer's actor.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    actor: ActorIndex,
+    /// As stated, in units per second.
+    demand: f64,
+    /// Debited for it already, and not yet put right by a count.
+    debited: i64,
+    rate: Rate,
+    later_rate: Rate,
+}
+
+/// What this node has last said of a key.
+#[derive(Clone, Copy, Debug)]
+struct Stated {
+    spent: u64,
+    demand: f64,
+    /// What peers expect since, in the meter's fixed point.
+    flow: Flow,
+}
+
+/// A key for which expectations are kept.
+#[derive(Debug)]
+struct HotKey {
+    forecast: u32,
+    sampled: Timestamp,
+    spent: u64,
+    denied: u32,
+    /// Sum and weight of the average; their quotient is not biased towards the zero it started from.
+    sum: f64,
+    weight: f64,
+    stated: Option<Stated>,
+    peers: Vec<Expected>,
+    /// Up to when expectations have been debited.
+    folded: Timestamp,
+    bend: Timestamp,
+    /// Since when nothing is asked for here or by peers.
+    cool_since: Option<Timestamp>,
+}
+
+/// What a look at a hot key found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Peers' expectation holds.
+    Holds,
+    /// What was spent has parted from it by the threshold.
+    Parted,
+    /// The key is hot no more.
+    Cooled,
+}
+
+/// The hot keys of one limit.
+pub(super) struct HotKeys {
+    keys: BTreeMap<u32, HotKey>,
+    free: Vec<u32>,
+    /// The quota in units per second.
+    rate: f64,
+    /// Whether units come back continuously, or at the boundaries of windows.
+    continuous: bool,
+    /// The least demand that is worth expecting something of, in units per second; infinite for slow limits.
+    least: f64,
+    threshold: f64,
+}
+
+impl HotKeys {
+    pub(super) fn new(table: &Table, heartbeat: Duration, threshold: u64) -> Self {
+        let limit = table.limit();
+        let least = WORTHWHILE / heartbeat.as_secs_f64();
+        let rate = limit.quota().units_per_second();
+        Self {
+            keys: BTreeMap::new(),
+            free: (1..=MAX_FORECASTS as u32).rev().collect(),
+            rate,
+            continuous: !limit.meter().needs_wall(),
+            least: if rate >= least { least } else { f64::INFINITY },
+            threshold: threshold as f64,
+        }
+    }
+
+    pub(super) fn contains(&self, slot: u32) -> bool {
+        self.keys.contains_key(&slot)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.keys.keys().copied()
+    }
+
+    /// Starts keeping expectations of a key, unless the limit is too slow for them or there are too many already.
+    pub(super) fn heat(&mut self, table: &Table, slot: u32, now: Now) -> bool {
+        if self.contains(slot) {
+            return true;
+        }
+        let (true, Some(cell)) = (self.least.is_finite(), table.cell(slot)) else { return false };
+        let Some(forecast) = self.free.pop() else { return false };
+        let key = HotKey {
+            forecast,
+            sampled: now.mono,
+            spent: cell.level.spent(),
+            denied: cell.denied.load(std::sync::atomic::Ordering::Relaxed),
+            sum: 0.0,
+            weight: 0.0,
+            stated: None,
+            peers: Vec::new(),
+            folded: now.mono,
+            bend: now.mono,
+            cool_since: None,
+        };
+        if let Some(flow) = table.forecasts.get(forecast as usize) {
+            flow.store(Flow::default());
+        }
+        cell.forecast.store(forecast, std::sync::atomic::Ordering::Relaxed);
+        self.keys.insert(slot, key);
+        true
+    }
+
+    /// Stops keeping expectations of a key; what was debited for them stays debited.
+    pub(super) fn cool(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
+        let Some(mut key) = self.keys.remove(&slot) else { return };
+        key.fold(table, ledger, slot, now);
+        if let Some(flow) = table.forecasts.get(key.forecast as usize) {
+            flow.store(Flow::default());
+        }
+        if let Some(cell) = table.cell(slot) {
+            cell.forecast.store(0, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.free.push(key.forecast);
+    }
+
+    /// Measures the demand, brings the expectations up to now, and says whether peers need to hear of the key.
+    pub(super) fn look(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) -> Look {
+        let (rate, continuous, least, threshold) = (self.rate, self.continuous, self.least, self.threshold);
+        let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else { return Look::Cooled };
+        key.sample(cell, now.mono);
+        key.fold(table, ledger, slot, now);
+        key.expect(table, cell, rate, continuous, now);
+        let wanted = key.demand() >= least / 2.0 || key.peers.iter().any(|peer| peer.demand >= least / 2.0);
+        let since = if wanted { None } else { Some(key.cool_since.unwrap_or(now.mono)) };
+        key.cool_since = since;
+        if since.is_some_and(|since| now.mono.since(since) > COOLING) {
+            return Look::Cooled;
+        }
+        let parted = key.parted(table, cell, now.mono).abs() >= threshold;
+        if parted { Look::Parted } else { Look::Holds }
+    }
+
+    /// How many more units may be spent before peers need to hear of the key.
+    pub(super) fn allowance(&self, table: &Table, slot: u32, now: Now) -> u64 {
+        let (Some(key), Some(cell)) = (self.keys.get(&slot), table.cell(slot)) else { return 1 };
+        (self.threshold - key.parted(table, cell, now.mono)).max(1.0) as u64
+    }
+
+    /// Whether a heartbeat has to state the key again: somebody was told of demand, and would go on expecting it.
+    pub(super) fn is_stated(&self, slot: u32) -> bool {
+        self.keys.get(&slot).is_some_and(|key| key.stated.is_some_and(|stated| stated.demand > 0.0) || key.demand() > 0.0)
+    }
+
+    /// The demand to state with a share that has `spent` units in all, which peers then expect from.
+    pub(super) fn state(&mut self, table: &Table, slot: u32, spent: u64, now: Now) -> Option<f32> {
+        let rate = self.rate;
+        let continuous = self.continuous;
+        let least = self.least;
+        let key = self.keys.get_mut(&slot)?;
+        let demand = key.demand();
+        let demand = if demand < least / 8.0 { 0.0 } else { demand };
+        let level = table.cell(slot).map_or(0, |cell| table.level_of(cell, now));
+        let others: f64 = key.peers.iter().map(|peer| peer.demand).sum();
+        let pace = Pace::new(table, rate, continuous, demand + others, level, now.mono);
+        let (first, later) = pace.of(table, demand);
+        let flow = Flow { base: 0, from: now.mono, rate: first, bend: pace.bend, later_rate: later, end: Timestamp::from_nanos(u64::MAX) };
+        key.stated = Some(Stated { spent, demand, flow });
+        Some(demand as f32)
+    }
+
+    /// The demand that this node has last stated.
+    pub(super) fn own_demand(&self, slot: u32) -> Option<f32> {
+        self.keys.get(&slot)?.stated.map(|stated| stated.demand as f32)
+    }
+
+    /// The demand that this node knows an actor to have stated, to pass on with its share.
+    pub(super) fn demand_of(&self, slot: u32, actor: ActorIndex) -> Option<f32> {
+        let key = self.keys.get(&slot)?;
+        key.peers.iter().find(|peer| peer.actor == actor).map(|peer| peer.demand as f32)
+    }
+
+    /// Takes in an actor's count, which grew by `amount` and was made `age` ago, and puts right what was expected.
+    /// Returns the correction: what is still to be debited, or given back where it is negative.
+    #[allow(clippy::too_many_arguments, reason = "one piece of news")]
+    pub(super) fn news(
+        &mut self,
+        table: &Table,
+        ledger: &mut Ledger,
+        slot: u32,
+        actor: ActorIndex,
+        demand: Option<f32>,
+        amount: i64,
+        age: Duration,
+        now: Now,
+    ) -> i64 {
+        let Some(key) = self.keys.get_mut(&slot) else { return amount };
+        key.fold(table, ledger, slot, now);
+        let full = now.mono < key.bend;
+        let Some(peer) = key.peer(actor) else { return amount };
+        let under_way = if full { peer.rate } else { peer.later_rate };
+        let since = under_way.over(saturating_nanos(age)).min(peer.debited);
+        let correction = amount.saturating_sub(peer.debited - since);
+        peer.debited = since;
+        if let Some(demand) = demand {
+            peer.demand = f64::from(demand).clamp(0.0, MAX_DEMAND);
+        }
+        correction
+    }
+
+    /// Works the expectations out anew after news.
+    pub(super) fn expect(&mut self, table: &Table, slot: u32, now: Now) {
+        let (rate, continuous) = (self.rate, self.continuous);
+        if let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) {
+            key.expect(table, cell, rate, continuous, now);
+        }
+    }
+
+    /// Nothing more is expected of an actor that has stopped or cannot be heard; what was debited waits for its count.
+    pub(super) fn silence(&mut self, table: &Table, ledger: &mut Ledger, actor: ActorIndex, now: Now) {
+        let slots: Vec<u32> = self.slots().collect();
+        for slot in slots {
+            if let Some(key) = self.keys.get_mut(&slot) {
+                key.fold(table, ledger, slot, now);
+                key.peers.iter_mut().filter(|peer| peer.actor == actor).for_each(|peer| peer.demand = 0.0);
+            }
+            self.expect(table, slot, now);
+        }
+    }
+
+    /// Forgets an actor whose index goes to another.
+    pub(super) fn forget_actor(&mut self, actor: ActorIndex) {
+        self.keys.values_mut().for_each(|key| key.peers.retain(|peer| peer.actor != actor));
+    }
+}
+
+/// No node is believed to be asked for more, in units per second.
+const MAX_DEMAND: f64 = 1e12;
+/// Actors that one key has expectations of.
+const MAX_EXPECTED: usize = 2_048;
+
+/// How spending goes on from now: at the demands until the level is used up, at their parts of the quota afterwards.
+struct Pace {
+    bend: Timestamp,
+    part: f64,
+}
+
+impl Pace {
+    fn new(table: &Table, rate: f64, continuous: bool, demands: f64, level: i64, now: Timestamp) -> Self {
+        let level = table.meter().as_units(level).max(0.0);
+        let (outflow, part) = match continuous {
+            // A bucket that is empty gives as much as comes in.
+            true => (demands - rate, if demands > rate { rate / demands } else { 1.0 }),
+            // A window that is used up gives nothing until the next one.
+            false => (demands, 0.0),
+        };
+        let seconds = if outflow > 0.0 { level / outflow } else { f64::INFINITY };
+        let lasts = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1 << 20));
+        Self { bend: now.after(lasts), part }
+    }
+
+    fn of(&self, table: &Table, demand: f64) -> (Rate, Rate) {
+        let per_second = |units: f64| Rate::per_second(table.meter().from_units(units) as f64);
+        (per_second(demand), per_second(demand * self.part))
+    }
+}
+
+impl HotKey {
+    fn demand(&self) -> f64 {
+        if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
+    }
+
+    fn sample(&mut self, cell: &Cell, now: Timestamp) {
+        let elapsed = now.since(self.sampled);
+        if elapsed < MIN_SAMPLE {
+            return;
+        }
+        let spent = cell.level.spent();
+        let denied = cell.denied.load(std::sync::atomic::Ordering::Relaxed);
+        let asked = spent.saturating_sub(self.spent) as f64 + f64::from(denied.wrapping_sub(self.denied));
+        let gain = 1.0 - (-elapsed.as_secs_f64() / DEMAND_TAU.as_secs_f64()).exp();
+        self.sum += gain * (asked / elapsed.as_secs_f64() - self.sum);
+        self.weight += gain * (1.0 - self.weight);
+        (self.sampled, self.spent, self.denied) = (now, spent, denied);
+    }
+
+    /// Debits what was expected since the last time.
+    fn fold(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
+        let (from, bend) = (self.folded.as_nanos(), self.bend.as_nanos());
+        let until = now.mono.min(self.folded.after(HORIZON)).as_nanos();
+        let before = until.min(bend).saturating_sub(from);
+        let after = until.saturating_sub(bend.max(from));
+        let amount = |peer: &Expected| peer.rate.over(before).saturating_add(peer.later_rate.over(after));
+        let total = self.peers.iter().map(amount).fold(0, i64::saturating_add);
+        self.folded = now.mono.max(self.folded);
+        if total == 0 {
+            return;
+        }
+        let drain = table.drain.load().at(now.mono);
+        let taken = ledger.draw(table, slot, total, drain, now);
+        // A debt that is as deep as it may be takes no more; then the expectation was debited in part only.
+        let part = taken as f64 / total as f64;
+        for peer in &mut self.peers {
+            let debited = amount(peer);
+            peer.debited += if taken == total { debited } else { (debited as f64 * part) as i64 };
+        }
+        if let Some(flow) = table.forecasts.get(self.forecast as usize) {
+            let flow_now = flow.load();
+            flow.store(Flow { from: now.mono, ..flow_now });
+        }
+    }
+
+    /// Works out what peers will be spending, from a level that has just been brought up to now.
+    fn expect(&mut self, table: &Table, cell: &Cell, rate: f64, continuous: bool, now: Now) {
+        let others: f64 = self.peers.iter().map(|peer| peer.demand).sum();
+        let pace = Pace::new(table, rate, continuous, self.demand() + others, table.level_of(cell, now), now.mono);
+        self.bend = pace.bend;
+        for peer in &mut self.peers {
+            (peer.rate, peer.later_rate) = pace.of(table, peer.demand);
+        }
+        let (rate, later_rate) = pace.of(table, others);
+        if let Some(flow) = table.forecasts.get(self.forecast as usize) {
+            flow.store(Flow { base: 0, from: now.mono, rate, bend: pace.bend, later_rate, end: now.mono.after(HORIZON) });
+        }
+    }
+
+    /// By how many units more than peers expect this node has spent.
+    fn parted(&self, table: &Table, cell: &Cell, now: Timestamp) -> f64 {
+        let Some(stated) = self.stated else { return f64::INFINITY };
+        let spent = cell.level.spent().saturating_sub(stated.spent) as f64;
+        spent - table.meter().as_units(stated.flow.at(now))
+    }
+
+    fn peer(&mut self, actor: ActorIndex) -> Option<&mut Expected> {
+        let at = match self.peers.iter().position(|peer| peer.actor == actor) {
+            Some(at) => at,
+            None if self.peers.len() >= MAX_EXPECTED => return None,
+            None => {
+                let expected =
+                    Expected { actor, demand: 0.0, debited: 0, rate: Rate::default(), later_rate: Rate::default() };
+                self.peers.push(expected);
+                self.peers.len() - 1
+            }
+        };
+        self.peers.get_mut(at)
+    }
+}

@@ -1,0 +1,141 @@
+//! Who is heard, and what this node's decisions rest on.
+//!
+//! A node counts as heard when it sends anything, and when anybody passes on a sign of life of it that is newer than the
+//! last. One threshold, `suspect_after`, ends both: the peer being up, and anything being expected of it.
+
+use std::time::Duration;
+
+use super::{Event, Gossip, LimitStatus, NodeIndex, PeerState, PeerStatus, Status, peer::Outage};
+use crate::{
+    decision::Basis,
+    limit::OnPartition,
+    table::{Stance, Verdict},
+    time::Now,
+};
+
+/// How long after an outage its actor's first news is taken to be of the outage.
+const HEALING: Duration = Duration::from_secs(3);
+
+impl Gossip {
+    pub(super) fn heard_node(&mut self, node: NodeIndex, now: Now) {
+        let Some(peer) = self.peers.get_mut(usize::from(node.0)) else { return };
+        peer.heard = now.mono;
+        if peer.state == PeerState::Up {
+            return;
+        }
+        if peer.state == PeerState::Unreachable
+            && let Some(outage) = &mut peer.outage
+        {
+            outage.until = Some(now.mono);
+        }
+        peer.state = PeerState::Up;
+        self.events.push_back(Event::PeerUp(node));
+        self.update_stance(now);
+    }
+
+    /// Notices who has not been heard for too long.
+    pub(super) fn check_peers(&mut self, now: Now) {
+        for node in self.others() {
+            let suspect_after = self.config.suspect_after;
+            let Some(peer) = self.peer_mut(node) else { continue };
+            if peer.outage.is_some_and(|outage| outage.until.is_some_and(|until| now.mono.since(until) > HEALING)) {
+                peer.outage = None;
+            }
+            let silent = now.mono.since(peer.heard) > suspect_after;
+            if silent && matches!(peer.state, PeerState::Up | PeerState::Unheard) {
+                peer.state = PeerState::Unreachable;
+                peer.outage = Some(Outage { from: peer.heard, until: None });
+                self.events.push_back(Event::PeerUnreachable(node));
+                self.silence(node, false, now);
+            }
+        }
+        self.update_stance(now);
+    }
+
+    pub(super) fn take_leave(&mut self, from: NodeIndex, now: Now) {
+        let Some(peer) = self.peer_mut(from) else { return };
+        if peer.state != PeerState::Left {
+            peer.state = PeerState::Left;
+            peer.outage = None;
+            self.events.push_back(Event::PeerLeft(from));
+        }
+        self.silence(from, true, now);
+        self.update_stance(now);
+    }
+
+    /// Nothing more is expected of a node; where a limit goes by the last demand of a node that cannot be heard, it is.
+    fn silence(&mut self, node: NodeIndex, left: bool, now: Now) {
+        let actors: Vec<_> = self.actors.of_node(node).map(|(actor, _)| actor).collect();
+        for book in &mut self.books {
+            if !left && book.table.limit().on_partition() == OnPartition::LastDemand {
+                continue;
+            }
+            for &actor in &actors {
+                book.hot.silence(&book.table, &mut book.ledger, actor, now);
+            }
+        }
+    }
+
+    fn unheard(&self) -> usize {
+        self.others().filter(|node| self.peer(*node).is_some_and(|peer| peer.state == PeerState::Unreachable)).count()
+    }
+
+    /// Tells the tables what decisions rest on.
+    pub(super) fn update_stance(&mut self, now: Now) {
+        let unheard = self.unheard();
+        let joining = self.joining.is_some();
+        let basis = match (joining, unheard) {
+            (true, _) => Basis::Joining,
+            (false, 0) => Basis::Cluster,
+            (false, unheard) => Basis::LocalOnly { unheard: u16::try_from(unheard).unwrap_or(u16::MAX) },
+        };
+        let nodes = self.nodes.len();
+        for book in &mut self.books {
+            let verdict = match book.table.limit().on_partition() {
+                OnPartition::Open if unheard > 0 => Verdict::Open,
+                OnPartition::Closed if unheard > 0 => Verdict::Closed,
+                _ => Verdict::Level,
+            };
+            book.table.set_stance(Stance { basis, verdict });
+            book.assume(unheard, nodes, joining, now);
+        }
+    }
+
+    /// What the node knows of itself and its fleet.
+    pub fn status(&self, now: Now) -> Status {
+        Status {
+            node: self.config.node.clone(),
+            synced: self.joining.is_none(),
+            local_only: self.unheard() > 0,
+            peers: self.others().filter_map(|node| self.peer_status(node, now)).collect(),
+            limits: self.books.iter().map(|book| {
+                let (checks, denials) = book.table.checks_and_denials();
+                LimitStatus {
+                    name: book.table.limit().name().to_owned(),
+                    live_keys: book.table.live_keys(),
+                    checks,
+                    denials,
+                }
+            }).collect(),
+            refused: self.refused,
+        }
+    }
+
+    fn peer_status(&self, node: NodeIndex, now: Now) -> Option<PeerStatus> {
+        let peer = self.peer(node)?;
+        let head = self.actors.get(self.me).map_or(0, |state| state.clock);
+        Some(PeerStatus {
+            node: self.node(node)?.clone(),
+            state: peer.state,
+            news_age: (peer.state != PeerState::Unheard).then(|| now.mono.since(peer.heard)),
+            rtt: peer.rtt,
+            skew_ms: peer.skew_ms,
+            versions_behind: head.saturating_sub(peer.known(self.me).acked),
+            bytes_sent: peer.traffic.bytes_sent,
+            bytes_received: peer.traffic.bytes_received,
+            messages_sent: peer.traffic.messages_sent,
+            messages_received: peer.traffic.messages_received,
+            mismatches: peer.mismatches.clone(),
+        })
+    }
+}

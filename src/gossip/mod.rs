@@ -1,0 +1,361 @@
+//! The gossip protocol as a state machine without input or output of its own.
+//!
+//! Time, payloads and randomness go in through `handle_*` and `new`, payloads and events come out of `poll_*`; the same
+//! machine runs over QUIC and in the simulator. After each call to a `handle_*` method the caller drains
+//! [`Gossip::poll_transmit`] and [`Gossip::poll_event`], and asks [`Gossip::poll_timeout`] when to call again.
+//!
+//! # The protocol
+//!
+//! A node that is connected to another sends a *hello* over a stream: who it is, how it numbers nodes and limits, and how
+//! far it has come with each actor's changes. From then on it sends *frames*: signs of life, first- and second-hand, and
+//! changed shares in their newest state. Each actor numbers its changes; a frame says of each group of changes from which
+//! version to which it is complete, so a receiver knows what it has, and its own signs of life tell everyone
+//! else (acknowledgement, and at the same time the digest that finds what slipped through). Up to four nodes
+//! everyone sends to everyone; in larger fleets a round goes to a few random peers, and news is passed on, but never
+//! to where it came from, and only while it is news there (the BP and RR optimisations of Enes, Almeida, Baquero and
+//! Leitão, *Efficient Synchronization of State-based CRDTs*, 2019).
+//!
+//! Rounds come with each heartbeat, and before it when a key's unpublished units reach a threshold. A node that cannot
+//! be told of changes one by one any more, because it has just started or was away, asks for a *sync*.
+//!
+//! The invariant that merging keeps: a share has one writer and only grows, and what a node has debited of it is exactly
+//! what its ledger says; so each unit is debited once on each node, whatever is lost, repeated or reordered.
+
+mod actors;
+mod book;
+mod hot;
+mod liveness;
+pub(crate) mod message;
+mod peer;
+mod receive;
+mod round;
+mod status;
+mod sync;
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use crate::{
+    ledger::ActorIndex,
+    node::{Incarnation, NodeId},
+    table::{Table, marks::Wake},
+    time::{Now, Timestamp},
+};
+use actors::{Actors, Change};
+use book::Book;
+use peer::Peer;
+pub use status::{Event, LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
+use sync::{Joining, SyncJob};
+
+/// Fleets up to this many nodes talk directly, everyone to everyone.
+pub const DIRECT_NODES: usize = 4;
+
+/// A node's place in the sorted list of all nodes of the cluster, this one included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeIndex(pub u16);
+
+/// How a payload travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// An unreliable datagram.
+    Datagram,
+    /// A one-way stream of its own: whole, or not at all.
+    Stream,
+}
+
+/// A payload for a peer.
+#[derive(Clone, Debug)]
+pub struct Transmit {
+    /// To whom.
+    pub to: NodeIndex,
+    /// How.
+    pub channel: Channel,
+    /// What.
+    pub payload: Vec<u8>,
+}
+
+/// What the state machine is told at its start.
+#[derive(Clone, Debug)]
+pub struct GossipConfig {
+    /// The cluster's name; nodes of other clusters are not listened to.
+    pub cluster: String,
+    /// This node.
+    pub node: NodeId,
+    /// This run of it: a random number, drawn anew at each start.
+    pub incarnation: Incarnation,
+    /// All other nodes.
+    pub peers: Vec<NodeId>,
+    /// Time between heartbeats.
+    pub heartbeat: Duration,
+    /// The least time between two rounds; by the size of the fleet where it is `None`.
+    pub min_interval: Option<Duration>,
+    /// A peer unheard for this long is unreachable.
+    pub suspect_after: Duration,
+    /// How long a starting node waits for a sync.
+    pub sync_timeout: Duration,
+    /// Random peers a round in fleets of more than [`DIRECT_NODES`].
+    pub fanout: usize,
+    /// Time between the hellos that repair what slipped through.
+    pub repair_interval: Duration,
+}
+
+impl GossipConfig {
+    /// The defaults, for a node and its peers.
+    pub fn new(node: NodeId, incarnation: Incarnation, peers: Vec<NodeId>) -> Self {
+        Self {
+            cluster: "ratemesh".to_owned(),
+            node,
+            incarnation,
+            peers,
+            heartbeat: Duration::from_millis(100),
+            min_interval: None,
+            suspect_after: Duration::from_secs(1),
+            sync_timeout: Duration::from_secs(2),
+            fanout: 3,
+            repair_interval: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A peer's message could not be taken, and its connection should be closed. What was read of the message before the
+/// fault has been taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProtocolError(pub String);
+
+impl std::fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ProtocolError {}
+
+/// The gossip protocol's state machine.
+pub struct Gossip {
+    config: GossipConfig,
+    /// All nodes, sorted.
+    nodes: Vec<NodeId>,
+    here: NodeIndex,
+    me: ActorIndex,
+    incarnation: u32,
+    beat: u32,
+    actors: Actors,
+    /// By node; this node's own is not used.
+    peers: Vec<Peer>,
+    books: Vec<Book>,
+    rng: fastrand::Rng,
+    out: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+    refused: RefusedStatus,
+    joining: Option<Joining>,
+    jobs: Vec<SyncJob>,
+    timers: Timers,
+    started: Timestamp,
+    slots: Vec<u32>,
+}
+
+struct Timers {
+    heartbeat: Timestamp,
+    /// When the next round may be at the earliest.
+    round: Timestamp,
+    round_wanted: bool,
+    /// When hot keys are looked at next.
+    look: Timestamp,
+    repair: Timestamp,
+}
+
+impl Gossip {
+    /// A node that has heard nothing yet. `seed` drives its choice of peers and the jitter of its timers; `wake` is
+    /// called, from whatever thread checks, when [`handle_timeout`](Self::handle_timeout) should be called at once.
+    pub(crate) fn new(config: GossipConfig, tables: Vec<Arc<Table>>, seed: u64, wake: &Wake, now: Now) -> Self {
+        let mut nodes = config.peers.clone();
+        nodes.push(config.node.clone());
+        nodes.sort();
+        nodes.dedup();
+        let here = nodes.iter().position(|node| *node == config.node).unwrap_or(0);
+        let here = NodeIndex(here as u16);
+        let incarnation = config.incarnation.get();
+        let mut actors = Actors::default();
+        let me = actors.find_or_add(here, incarnation, now.mono).unwrap_or(0);
+        let books: Vec<Book> = tables.into_iter().map(|table| Book::new(table, config.heartbeat, now)).collect();
+        for book in &books {
+            book.table.listen(book.threshold(), Arc::clone(wake));
+        }
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let first_beat = now.mono.after(config.heartbeat.mul_f64(rng.f64()));
+        let mut gossip = Self {
+            peers: nodes.iter().map(|_| Peer::new(now.mono)).collect(),
+            timers: Timers {
+                heartbeat: first_beat,
+                round: now.mono,
+                round_wanted: false,
+                look: now.mono,
+                repair: now.mono.after(config.repair_interval.mul_f64(0.5 + rng.f64())),
+            },
+            here,
+            me,
+            incarnation,
+            beat: 0,
+            actors,
+            books,
+            rng,
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            refused: RefusedStatus::default(),
+            joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout))),
+            jobs: Vec::new(),
+            started: now.mono,
+            slots: Vec::new(),
+            nodes,
+            config,
+        };
+        gossip.set_initial_levels();
+        gossip.update_stance(now);
+        gossip
+    }
+
+    /// A node's index.
+    pub fn index_of(&self, node: &NodeId) -> Option<NodeIndex> {
+        self.nodes.binary_search(node).ok().map(|index| NodeIndex(index as u16))
+    }
+
+    /// The node with this index.
+    pub fn node(&self, index: NodeIndex) -> Option<&NodeId> {
+        self.nodes.get(usize::from(index.0))
+    }
+
+    /// A connection to `peer` is there; `datagram_bytes` is what one datagram can carry.
+    pub fn handle_connected(&mut self, now: Now, peer: NodeIndex, datagram_bytes: usize) {
+        if peer == self.here {
+            return;
+        }
+        if let Some(state) = self.peers.get_mut(usize::from(peer.0)) {
+            state.connect(datagram_bytes);
+            self.send_hello(peer, now);
+        }
+    }
+
+    /// The connection is gone.
+    pub fn handle_disconnected(&mut self, _now: Now, peer: NodeIndex) {
+        if let Some(state) = self.peers.get_mut(usize::from(peer.0)) {
+            state.disconnect();
+        }
+        self.jobs.retain(|job| job.peer != peer);
+    }
+
+    /// The time that [`poll_timeout`](Self::poll_timeout) named has come, or a table asked to be looked at.
+    pub fn handle_timeout(&mut self, now: Now) {
+        for book in &mut self.books {
+            book.turn(self.me, now);
+        }
+        self.look_at_urgent(now);
+        if now.mono >= self.timers.look {
+            self.look_at_hot(now);
+        }
+        if now.mono >= self.timers.heartbeat {
+            self.heartbeat(now);
+        } else if self.timers.round_wanted && now.mono >= self.timers.round {
+            self.round(false, now);
+        }
+        self.continue_syncs(now);
+        self.finish_joining_if_due(now);
+    }
+
+    /// The next payload to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.out.pop_front()
+    }
+
+    /// The next change of state, to log.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
+    pub fn poll_timeout(&self, now: Now) -> Timestamp {
+        let timers = &self.timers;
+        let mut next = timers.heartbeat;
+        if timers.round_wanted {
+            next = next.min(timers.round);
+        }
+        if self.books.iter().any(|book| !book.hot.is_empty()) {
+            next = next.min(timers.look);
+        }
+        if let Some(joining) = &self.joining {
+            next = next.min(joining.until);
+        }
+        if !self.jobs.is_empty() {
+            next = now.mono;
+        }
+        self.books.iter().filter_map(|book| book.next_turn(now)).fold(next, Timestamp::min)
+    }
+
+    /// Notes a change of one of this node's own shares.
+    fn note_own(&mut self, limit: usize, slot: u32, epoch: u16) {
+        if let Some(me) = self.actors.get_mut(self.me) {
+            me.clock += 1;
+            let version = me.clock;
+            me.note(Change { version, limit: limit as u16, epoch, slot });
+        }
+    }
+
+    /// Recounts how many shares this node has of its own; merging counts those of others.
+    fn push(&mut self, to: NodeIndex, channel: Channel, payload: Vec<u8>) {
+        if let Some(peer) = self.peers.get_mut(usize::from(to.0)) {
+            peer.traffic.bytes_sent += payload.len() as u64;
+            peer.traffic.messages_sent += 1;
+            self.out.push_back(Transmit { to, channel, payload });
+        }
+    }
+
+    fn peer(&self, node: NodeIndex) -> Option<&Peer> {
+        self.peers.get(usize::from(node.0))
+    }
+
+    fn peer_mut(&mut self, node: NodeIndex) -> Option<&mut Peer> {
+        self.peers.get_mut(usize::from(node.0))
+    }
+
+    /// The other nodes.
+    fn others(&self) -> impl Iterator<Item = NodeIndex> + use<> {
+        let here = self.here;
+        (0..self.nodes.len() as u16).map(NodeIndex).filter(move |node| *node != here)
+    }
+
+    fn is_direct(&self) -> bool {
+        self.nodes.len() <= DIRECT_NODES
+    }
+}
+
+/// What tests and simulations look at.
+#[cfg(feature = "sim")]
+impl Gossip {
+    /// All that this node knows was spent on a key, over the epochs it keeps.
+    pub(crate) fn counter(&self, limit: usize, key: crate::key::Key) -> crate::counter::PnCounter {
+        use crdts::CmRDT as _;
+        let mut counter = crate::counter::PnCounter::new();
+        let Some(book) = self.books.get(limit) else { return counter };
+        let Some(slot) = book.table.find(key) else { return counter };
+        for entry in book.ledger.entries(slot) {
+            let Some(state) = self.actors.get(entry.actor) else { continue };
+            let Some(node) = self.node(state.node).cloned() else { continue };
+            let actor = crate::node::Actor { node, incarnation: Incarnation::new(state.incarnation) };
+            // Shares of two epochs add up.
+            let spent = counter.spend(actor.clone(), entry.share.spent);
+            counter.apply(spent);
+            let refund = counter.refund(actor, entry.share.refunded);
+            counter.apply(refund);
+        }
+        counter
+    }
+
+    /// The version of this node's latest change.
+    pub(crate) fn own_version(&self) -> u64 {
+        self.actors.get(self.me).map_or(0, |state| state.clock)
+    }
+
+    /// How far this node has come with an actor's changes.
+    pub(crate) fn clock_of(&self, node: NodeIndex, incarnation: Incarnation) -> u64 {
+        let actor = self.actors.find(node, incarnation.get());
+        actor.and_then(|actor| self.actors.get(actor)).map_or(0, |state| state.clock)
+    }
+}

@@ -1,0 +1,160 @@
+//! What this node knows of one other node: its connection, what it has, and whether it is heard.
+
+use std::time::Duration;
+
+use super::{NodeIndex, PeerState};
+use crate::{ledger::ActorIndex, time::Timestamp};
+
+/// How far a peer has come with one actor's changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Known {
+    /// It said, or showed, that it has every change up to here.
+    pub(super) acked: u64,
+    /// It was sent every change up to here.
+    pub(super) sent: u64,
+    /// When.
+    pub(super) sent_at: Timestamp,
+    /// When it was last seen to have as much as this node.
+    pub(super) level_at: Timestamp,
+}
+
+/// One other node.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) connected: bool,
+    /// What one datagram can carry.
+    pub(super) datagram_bytes: usize,
+    /// This node's index of each node in the peer's list, once its hello has come.
+    nodes: Option<Vec<Option<NodeIndex>>>,
+    /// This node's number of each limit in the peer's list.
+    limits: Vec<Option<u16>>,
+    known: Vec<Known>,
+    /// The peer's last `sent_at`, and when it came.
+    pub(super) echo: Option<(u32, Timestamp)>,
+    pub(super) rtt: Option<Duration>,
+    pub(super) skew_ms: Option<i64>,
+    pub(super) state: PeerState,
+    /// When the node was last heard, directly or through others.
+    pub(super) heard: Timestamp,
+    /// When it was last lost, and found again.
+    pub(super) outage: Option<Outage>,
+    pub(super) mismatches: Vec<String>,
+    pub(super) traffic: Traffic,
+    /// The number of the sync that was last asked of it, and when.
+    pub(super) asked: Option<(u32, Timestamp)>,
+    /// Whether it said that it has its peers' state; `None` before it said anything.
+    pub(super) synced: Option<bool>,
+    /// Whether its skew has been told of.
+    pub(super) skew_noted: bool,
+}
+
+/// A time in which a node could not be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outage {
+    pub(super) from: Timestamp,
+    /// When it was heard again.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// Counts of what went over the wire.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traffic {
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_received: u64,
+    pub(super) messages_sent: u64,
+    pub(super) messages_received: u64,
+}
+
+impl Peer {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            connected: false,
+            datagram_bytes: 0,
+            nodes: None,
+            limits: Vec::new(),
+            known: Vec::new(),
+            echo: None,
+            rtt: None,
+            skew_ms: None,
+            state: PeerState::Unheard,
+            heard: now,
+            outage: None,
+            mismatches: Vec::new(),
+            traffic: Traffic::default(),
+            asked: None,
+            synced: None,
+            skew_noted: false,
+        }
+    }
+
+    /// A connection is there; what the peer has, and how it numbers things, is to be learnt anew.
+    pub(super) fn connect(&mut self, datagram_bytes: usize) {
+        self.connected = true;
+        self.datagram_bytes = datagram_bytes;
+        self.nodes = None;
+        self.known.clear();
+        self.echo = None;
+        self.asked = None;
+    }
+
+    pub(super) fn disconnect(&mut self) {
+        self.connected = false;
+        self.nodes = None;
+        self.echo = None;
+    }
+
+    /// Whether it can be talked to: connected, and its hello has come.
+    pub(super) fn is_ready(&self) -> bool {
+        self.connected && self.nodes.is_some()
+    }
+
+    pub(super) fn set_numbering(&mut self, nodes: Vec<Option<NodeIndex>>, limits: Vec<Option<u16>>) {
+        self.nodes = Some(nodes);
+        self.limits = limits;
+    }
+
+    /// This node's index of what the peer calls node number `number`.
+    pub(super) fn node(&self, number: u16) -> Option<NodeIndex> {
+        self.nodes.as_ref()?.get(usize::from(number)).copied().flatten()
+    }
+
+    /// This node's number of what the peer calls limit number `number`.
+    pub(super) fn limit(&self, number: u16) -> Option<u16> {
+        self.limits.get(usize::from(number)).copied().flatten()
+    }
+
+    pub(super) fn known(&self, actor: ActorIndex) -> Known {
+        self.known.get(usize::from(actor)).copied().unwrap_or_default()
+    }
+
+    pub(super) fn known_mut(&mut self, actor: ActorIndex) -> &mut Known {
+        let actor = usize::from(actor);
+        if self.known.len() <= actor {
+            self.known.resize(actor + 1, Known::default());
+        }
+        &mut self.known[actor]
+    }
+
+    /// The peer has shown that it has every change of `actor` up to `version`.
+    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64) {
+        let known = self.known_mut(actor);
+        known.acked = known.acked.max(version);
+    }
+
+    /// Forgets what it has of an actor whose index goes to another.
+    pub(super) fn forget_actor(&mut self, actor: ActorIndex) {
+        if let Some(known) = self.known.get_mut(usize::from(actor)) {
+            *known = Known::default();
+        }
+    }
+
+    /// Takes in a measured round trip, smoothed as in RFC 6298.
+    pub(super) fn measure(&mut self, rtt: Duration) {
+        self.rtt = Some(self.rtt.map_or(rtt, |smooth| (smooth * 7 + rtt) / 8));
+    }
+
+    /// How long a message from it has been under way.
+    pub(super) fn delay(&self) -> Duration {
+        self.rtt.map_or(Duration::from_millis(1), |rtt| rtt / 2)
+    }
+}

@@ -1,0 +1,384 @@
+//! Publishing what changed, and telling it to peers.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    Channel, Gossip, NodeIndex,
+    actors::{ActorState, Change},
+    book::Book,
+    hot::Look,
+    message::{BEAT_BYTES, Beat, FrameWriter, GROUP_BYTES, Header, ITEM_BYTES, WireActor},
+};
+use crate::{
+    ledger::ActorIndex,
+    time::{Now, Timestamp},
+};
+
+/// The least time between two rounds in fleets in which everyone talks to everyone, and in larger ones.
+const DIRECT_INTERVAL: Duration = Duration::from_millis(5);
+const RELAY_INTERVAL: Duration = Duration::from_millis(20);
+/// Keys published in one round; the others wait for the next.
+const MAX_PUBLISHED: usize = 250_000;
+/// Datagrams that one round sends to a peer before it takes to streams.
+const MAX_DATAGRAMS: usize = 4;
+/// Bytes of a frame that travels in a stream, and how many of them one round sends to a peer.
+const STREAM_FRAME_BYTES: usize = 256 << 10;
+const MAX_STREAM_FRAMES: usize = 24;
+/// The least slots looked at in a heartbeat for what has retired, and the most.
+const MIN_SWEEP: u32 = 256;
+const MAX_SWEEP: u32 = 16_384;
+/// Heartbeats in which a sweep goes once round the table, unless that were more than the most.
+const SWEEP_HEARTBEATS: u32 = 64;
+/// Heartbeats after which a node in a small fleet passes on what a peer should have heard directly.
+const PATIENCE_HEARTBEATS: u32 = 3;
+/// Ranges up to this length are sent without superseded changes.
+const DEDUPLICATED: usize = 4_096;
+/// An actor with nothing left in the ledgers is forgotten after it has not been heard for so long.
+const FORGET_ACTOR_AFTER: Duration = Duration::from_secs(60);
+
+/// What one peer is to be told of one actor.
+struct Telling {
+    actor: ActorIndex,
+    from: u64,
+}
+
+impl Gossip {
+    /// Publishes the keys that cannot wait.
+    pub(super) fn look_at_urgent(&mut self, now: Now) {
+        for limit in 0..self.books.len() {
+            let mut slots = std::mem::take(&mut self.slots);
+            self.books[limit].table.marks.take_urgent(&mut slots);
+            for slot in slots.drain(..) {
+                self.publish_urgent(limit, slot, now);
+            }
+            self.slots = slots;
+        }
+    }
+
+    fn publish_urgent(&mut self, limit: usize, slot: u32, now: Now) {
+        let me = self.me;
+        let table = std::sync::Arc::clone(&self.books[limit].table);
+        let book = &mut self.books[limit];
+        if !book.hot.heat(&table, slot, now) {
+            if let Some(epoch) = book.publish(me, slot, false, now) {
+                self.note_own(limit, slot, epoch);
+                self.timers.round_wanted = true;
+            }
+            return;
+        }
+        self.timers.look = self.timers.look.min(now.mono.after(self.min_interval()));
+        self.look_at_key(limit, slot, now);
+    }
+
+    fn look_at_key(&mut self, limit: usize, slot: u32, now: Now) {
+        let me = self.me;
+        let book = &mut self.books[limit];
+        match book.look(slot, now) {
+            Look::Holds => {}
+            Look::Parted => {
+                // A key that nobody asks this node for has nothing to state.
+                if book.hot.is_stated(slot) || book.has_unpublished(me, slot) {
+                    if let Some(epoch) = book.publish_hot(me, slot, now) {
+                        self.note_own(limit, slot, epoch);
+                        self.timers.round_wanted = true;
+                    }
+                }
+            }
+            Look::Cooled => {
+                if let Some(epoch) = book.publish(me, slot, false, now) {
+                    self.note_own(limit, slot, epoch);
+                }
+            }
+        }
+    }
+
+    /// Looks at all hot keys.
+    pub(super) fn look_at_hot(&mut self, now: Now) {
+        for limit in 0..self.books.len() {
+            let slots: Vec<u32> = self.books[limit].hot.slots().collect();
+            for slot in slots {
+                self.look_at_key(limit, slot, now);
+            }
+        }
+        self.timers.look = now.mono.after(self.min_interval());
+    }
+
+    pub(super) fn min_interval(&self) -> Duration {
+        let default = if self.is_direct() { DIRECT_INTERVAL } else { RELAY_INTERVAL };
+        self.config.min_interval.unwrap_or(default)
+    }
+
+    /// Publishes all that has changed, looks after the ledgers and the peers, and sends a round to say so.
+    pub(super) fn heartbeat(&mut self, now: Now) {
+        self.beat = self.beat.wrapping_add(1);
+        self.publish_changed(MAX_PUBLISHED, now);
+        self.sweep(now);
+        self.check_peers(now);
+        self.ask_where_behind(now);
+        if now.mono >= self.timers.repair {
+            self.repair(now);
+        }
+        self.round(true, now);
+        self.trim_logs();
+        let jitter = 0.9 + 0.2 * self.rng.f64();
+        self.timers.heartbeat = now.mono.after(self.config.heartbeat.mul_f64(jitter));
+    }
+
+    /// Publishes up to `most` changed keys of each limit, and states the hot ones again.
+    pub(super) fn publish_changed(&mut self, most: usize, now: Now) {
+        let me = self.me;
+        for limit in 0..self.books.len() {
+            let mut slots = std::mem::take(&mut self.slots);
+            self.books[limit].table.marks.take_changed(&mut slots, most);
+            for slot in slots.drain(..) {
+                let book = &mut self.books[limit];
+                if !book.hot.contains(slot)
+                    && let Some(epoch) = book.publish(me, slot, false, now)
+                {
+                    self.note_own(limit, slot, epoch);
+                }
+            }
+            self.slots = slots;
+            let hot: Vec<u32> = self.books[limit].hot.slots().collect();
+            for slot in hot {
+                let book = &mut self.books[limit];
+                if book.look(slot, now) != Look::Cooled && book.hot.is_stated(slot) {
+                    if let Some(epoch) = book.publish_hot(me, slot, now) {
+                        self.note_own(limit, slot, epoch);
+                    }
+                } else if let Some(epoch) = book.publish(me, slot, false, now) {
+                    self.note_own(limit, slot, epoch);
+                }
+            }
+        }
+    }
+
+    fn sweep(&mut self, now: Now) {
+        let actors = &mut self.actors;
+        for book in &mut self.books {
+            let slots = (book.table.used_slots() / SWEEP_HEARTBEATS).clamp(MIN_SWEEP, MAX_SWEEP);
+            book.sweep(self.me, slots, now, |actor| {
+                if let Some(state) = actors.get_mut(actor) {
+                    state.shares = state.shares.saturating_sub(1);
+                }
+            });
+        }
+        let idle = |actor: ActorIndex, state: &ActorState| {
+            actor != self.me
+                && state.shares == 0
+                && state.log_len() == 0
+                && now.mono.since(state.heard) > FORGET_ACTOR_AFTER
+        };
+        let gone: Vec<ActorIndex> =
+            self.actors.iter().filter(|(actor, state)| idle(*actor, state)).map(|(actor, _)| actor).collect();
+        for actor in gone {
+            self.actors.remove(actor);
+            self.peers.iter_mut().for_each(|peer| peer.forget_actor(actor));
+            self.books.iter_mut().for_each(|book| book.hot.forget_actor(actor));
+        }
+    }
+
+    /// Drops from the logs what every connected peer has.
+    fn trim_logs(&mut self) {
+        for actor in 0..self.actors.len() as ActorIndex {
+            let Some(state) = self.actors.get(actor) else { continue };
+            let node = state.node;
+            let everyone_has = self
+                .others()
+                .filter(|peer| *peer != node)
+                .filter_map(|peer| self.peer(peer))
+                .filter(|peer| peer.is_ready())
+                .map(|peer| peer.known(actor).acked)
+                .min();
+            if let Some(state) = self.actors.get_mut(actor) {
+                let version = everyone_has.unwrap_or(u64::MAX).min(state.clock);
+                state.trim(version);
+            }
+        }
+    }
+
+    /// Sends a round: to everyone in a small fleet, to a few random peers in a larger one.
+    pub(super) fn round(&mut self, heartbeat: bool, now: Now) {
+        self.timers.round_wanted = false;
+        self.timers.round = now.mono.after(self.min_interval());
+        for peer in self.choose_peers() {
+            self.tell(peer, heartbeat, false, now);
+        }
+    }
+
+    pub(super) fn choose_peers(&mut self) -> Vec<NodeIndex> {
+        let mut ready: Vec<NodeIndex> =
+            self.others().filter(|peer| self.peer(*peer).is_some_and(|peer| peer.is_ready())).collect();
+        if !self.is_direct() && ready.len() > self.config.fanout {
+            for place in 0..self.config.fanout {
+                let other = self.rng.usize(place..ready.len());
+                ready.swap(place, other);
+            }
+            ready.truncate(self.config.fanout);
+        }
+        ready
+    }
+
+    /// Sends a peer what it does not have, with a heartbeat also when that is nothing; in streams where it must arrive.
+    pub(super) fn tell(&mut self, to: NodeIndex, heartbeat: bool, reliably: bool, now: Now) {
+        let mut tellings = self.plan(to, now);
+        if tellings.is_empty() && !heartbeat {
+            return;
+        }
+        let pending: usize = tellings.iter().filter_map(|telling| Some(self.actors.get(telling.actor)?.since(telling.from).len())).sum();
+        let datagram = self.peer(to).map_or(0, |peer| peer.datagram_bytes);
+        let small = !reliably && pending * TYPICAL_ITEM_BYTES < MAX_DATAGRAMS * datagram && datagram > MIN_DATAGRAM_BYTES;
+        let (channel, bytes, frames) = match small {
+            true => (Channel::Datagram, datagram, 2 * MAX_DATAGRAMS),
+            false => (Channel::Stream, STREAM_FRAME_BYTES, MAX_STREAM_FRAMES),
+        };
+        for number in 0..frames {
+            let payload = self.write_frame(to, &mut tellings, number == 0, bytes, now);
+            self.push(to, channel, payload);
+            if tellings.is_empty() {
+                break;
+            }
+        }
+    }
+
+    /// What a peer has not been told, actor by actor; this node's own changes first.
+    fn plan(&mut self, to: NodeIndex, now: Now) -> Vec<Telling> {
+        let retry = self.retry_after();
+        let patience = self.config.heartbeat * PATIENCE_HEARTBEATS;
+        let (me, direct) = (self.me, self.is_direct());
+        let Some(peer) = self.peers.get_mut(usize::from(to.0)) else { return Vec::new() };
+        let mut tellings = Vec::new();
+        for (actor, state) in self.actors.iter() {
+            if state.node == to {
+                continue;
+            }
+            let known = peer.known_mut(actor);
+            if known.acked >= state.clock {
+                known.level_at = now.mono;
+            }
+            let from = if now.mono.since(known.sent_at) < retry { known.acked.max(known.sent) } else { known.acked };
+            let relayed = actor != me && direct;
+            if from < state.head() && !(relayed && now.mono.since(known.level_at) < patience) && state.since(from).len() > 0 {
+                tellings.push(Telling { actor, from });
+            }
+        }
+        let own = tellings.iter().position(|telling| telling.actor == me);
+        if let Some(own) = own {
+            tellings.swap(0, own);
+        }
+        tellings
+    }
+
+    /// After how long what was sent and not acknowledged is sent again: when an acknowledgement should have come.
+    fn retry_after(&self) -> Duration {
+        if self.is_direct() {
+            return self.config.heartbeat.mul_f64(1.5);
+        }
+        let rounds = self.nodes.len() as f64 / self.config.fanout.max(1) as f64;
+        self.config.heartbeat.mul_f64(1.0 + rounds / 2.0)
+    }
+
+    fn write_frame(&mut self, to: NodeIndex, tellings: &mut Vec<Telling>, first: bool, capacity: usize, now: Now) -> Vec<u8> {
+        let beats = if first { self.beats(capacity / 2 / BEAT_BYTES) } else { Vec::new() };
+        let mut writer = FrameWriter::new(self.header(to, now), &beats, capacity.min(4_096));
+        while let Some(telling) = tellings.first_mut() {
+            if writer.len() + GROUP_BYTES + ITEM_BYTES > capacity {
+                break;
+            }
+            let Some(state) = self.actors.get(telling.actor) else { break };
+            let wire = WireActor { node: state.node.0, incarnation: state.incarnation };
+            let start = telling.from.max(state.floor);
+            writer.start_group(wire, start);
+            let done = write_changes(&mut writer, state, &self.books, self.me, telling, capacity, now);
+            let to_version = telling.from.min(state.clock);
+            writer.end_group((to_version >= start).then_some(to_version));
+            let actor = telling.actor;
+            if let Some(peer) = self.peers.get_mut(usize::from(to.0)) {
+                let known = peer.known_mut(actor);
+                known.sent = to_version.max(known.sent);
+                known.sent_at = now.mono;
+            }
+            if !done {
+                break;
+            }
+            tellings.remove(0);
+        }
+        writer.finish()
+    }
+
+    fn header(&self, to: NodeIndex, now: Now) -> Header {
+        let micros = |since: Duration| u32::try_from(since.as_micros()).unwrap_or(u32::MAX);
+        let echo = self.peer(to).and_then(|peer| peer.echo);
+        Header { sent_at: wire_micros(now.mono), echo: echo.map(|(sent_at, came)| (sent_at, micros(now.mono.since(came)))) }
+    }
+
+    /// Signs of life: this node's own first, then those of others, another part each time where there are too many.
+    fn beats(&mut self, most: usize) -> Vec<Beat> {
+        let mut others: Vec<Beat> = Vec::new();
+        let mut own = None;
+        for (actor, state) in self.actors.iter() {
+            let wire = WireActor { node: state.node.0, incarnation: state.incarnation };
+            let beat = Beat { actor: wire, beat: state.beat, version: state.clock };
+            if actor == self.me { own = Some(Beat { beat: self.beat, ..beat }) } else { others.push(beat) }
+        }
+        let room = most.saturating_sub(1);
+        if others.len() > room {
+            let start = self.rng.usize(0..others.len());
+            others.rotate_left(start);
+            others.truncate(room);
+        }
+        own.into_iter().chain(others).collect()
+    }
+}
+
+/// What a share takes in a frame as a rule, to choose how a round travels.
+const TYPICAL_ITEM_BYTES: usize = 22;
+/// A datagram smaller than this is not worth filling.
+const MIN_DATAGRAM_BYTES: usize = 256;
+
+/// A clock reading as it is written in a header.
+pub(super) fn wire_micros(at: Timestamp) -> u32 {
+    (at.as_nanos() / 1_000) as u32
+}
+
+/// Writes an actor's changes until the frame is full; moves `telling.from` to the last version written. Returns whether
+/// all were written.
+fn write_changes(
+    writer: &mut FrameWriter,
+    state: &ActorState,
+    books: &[Book],
+    me: ActorIndex,
+    telling: &mut Telling,
+    capacity: usize,
+    now: Now,
+) -> bool {
+    let changes = state.since(telling.from);
+    let newest = newest_versions(changes);
+    for change in state.since(telling.from) {
+        let superseded = newest.as_ref().is_some_and(|newest| newest.get(&place(change)) != Some(&change.version));
+        if superseded {
+            continue;
+        }
+        if writer.len() + ITEM_BYTES + GROUP_BYTES > capacity {
+            return false;
+        }
+        let book = books.get(usize::from(change.limit));
+        if let Some(item) = book.and_then(|book| book.item(me, telling.actor, change.slot, change.epoch, now)) {
+            writer.item(&super::message::Item { version: change.version, limit: change.limit, ..item });
+        }
+        telling.from = change.version;
+    }
+    telling.from = state.head();
+    true
+}
+
+type Place = (u16, u32, u16);
+
+fn place(change: &Change) -> Place {
+    (change.limit, change.slot, change.epoch)
+}
+
+/// The last version of each share in a range, where the range is short enough to be worth it.
+fn newest_versions<'a>(changes: impl ExactSizeIterator<Item = &'a Change>) -> Option<BTreeMap<Place, u64>> {
+    (2..=DEDUPLICATED).contains(&changes.len()).then(|| changes.map(|change| (place(change), change.version)).collect())
+}

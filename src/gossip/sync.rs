@@ -1,0 +1,410 @@
+//! Telling a peer everything at once: when it has just started, when it was away, and when this node leaves.
+//!
+//! A node that starts knows nothing of what the fleet has spent. Its buckets start empty, its windows with its share of
+//! the quota, and it admits at most its share of the rate, quota ÷ nodes, until a peer has told it all live shares and
+//! levels, or every peer has said that it has nothing either, or `sync_timeout` has passed. The levels come from a
+//! peer that holds them; the shares beside them are baselines, which are not debited again.
+//!
+//! Nothing walks a table in one go: an answer is written a few thousand keys at a time.
+
+use std::{
+    collections::BTreeSet,
+    time::Duration,
+};
+
+use super::{
+    Channel, Event, Gossip, NodeIndex,
+    message::{self, Hello, Item, Progress, Sync, SyncKey, SyncRequest, SyncShare, WireActor},
+};
+use crate::{
+    counter::Share,
+    key::Key,
+    ledger::ActorIndex,
+    time::{Now, Timestamp},
+};
+
+/// Slots looked at before anything else gets its turn.
+const SLOTS_PER_STEP: u32 = 4_096;
+/// Keys in one part of an answer.
+const KEYS_PER_PART: usize = 2_048;
+/// A node that is behind for so long asks for a sync.
+const BEHIND_FOR: Duration = Duration::from_secs(1);
+/// A peer is asked again after so long at the earliest.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Levels are sent in 1/256 units.
+const LEVEL_STEPS: f64 = 256.0;
+
+/// A node that does not know yet what the fleet has spent.
+#[derive(Debug)]
+pub(super) struct Joining {
+    /// When it stops waiting.
+    pub(super) until: Timestamp,
+    /// Keys whose level a peer has told, by limit and slot.
+    told: BTreeSet<(u16, u32)>,
+    /// Peers that have nothing to tell.
+    empty: BTreeSet<NodeIndex>,
+}
+
+impl Joining {
+    pub(super) fn new(until: Timestamp) -> Self {
+        Self { until, told: BTreeSet::new(), empty: BTreeSet::new() }
+    }
+}
+
+/// How a node stopped joining.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joined {
+    /// A peer told it everything.
+    Told,
+    /// Every peer said that there is nothing to tell.
+    NothingThere,
+    /// Nobody told it in time.
+    TimedOut,
+}
+
+/// An answer being written.
+#[derive(Debug)]
+pub(super) struct SyncJob {
+    pub(super) peer: NodeIndex,
+    number: u32,
+    /// Whose shares the peer is behind on.
+    wanted: BTreeSet<ActorIndex>,
+    limit: usize,
+    slot: u32,
+    /// How far this node had come when it began.
+    progress: Vec<Progress>,
+}
+
+impl Gossip {
+    pub(super) fn send_hello(&mut self, to: NodeIndex, now: Now) {
+        if !self.peer(to).is_some_and(|peer| peer.connected) {
+            return;
+        }
+        let limits = self.books.iter().map(|book| (book.table.limit().name().to_owned(), book.table.limit().fingerprint()));
+        let hello = Hello {
+            cluster: self.config.cluster.clone(),
+            incarnation: self.incarnation,
+            nodes: self.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            limits: limits.collect(),
+            synced: self.joining.is_none(),
+            wall_ms: now.wall.as_unix_nanos() / 1_000_000,
+            progress: self.progress(),
+        };
+        self.push(to, Channel::Stream, message::hello(&hello));
+    }
+
+    fn progress(&self) -> Vec<Progress> {
+        let wire = |actor: ActorIndex| self.actors.get(actor).map(|state| WireActor { node: state.node.0, incarnation: state.incarnation });
+        self.actors
+            .iter()
+            .filter_map(|(actor, state)| Some(Progress { actor: wire(actor)?, version: state.clock, floor: state.floor }))
+            .collect()
+    }
+
+    /// Says hello to some peers again: what they have, and have not, comes out of it.
+    pub(super) fn repair(&mut self, now: Now) {
+        let jitter = 0.75 + 0.5 * self.rng.f64();
+        self.timers.repair = now.mono.after(self.config.repair_interval.mul_f64(jitter));
+        for peer in self.choose_peers() {
+            self.send_hello(peer, now);
+        }
+    }
+
+    /// After a hello: asks for what the peer cannot tell change by change any more.
+    pub(super) fn ask_for_sync_if_needed(&mut self, from: NodeIndex, progress: &[Progress], now: Now) {
+        let joining = self.joining.is_some();
+        let lost = progress.iter().any(|progress| {
+            let Some(actor) = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me) else { return false };
+            self.actors.get(actor).is_some_and(|state| state.clock < progress.floor)
+        });
+        if joining || lost {
+            self.ask_for_sync(from, now);
+        }
+    }
+
+    /// Asks where others have had for some time what this node has not.
+    pub(super) fn ask_where_behind(&mut self, now: Now) {
+        let overdue = |since: Option<Timestamp>| since.is_some_and(|since| now.mono.since(since) > BEHIND_FOR);
+        let behind: Vec<(ActorIndex, u64)> = self
+            .actors
+            .iter()
+            .filter(|(_, state)| overdue(state.behind_since))
+            .map(|(actor, state)| (actor, state.clock))
+            .collect();
+        let ahead = |gossip: &Self, node: NodeIndex| {
+            gossip.peer(node).is_some_and(|peer| {
+                peer.is_ready() && behind.iter().any(|(actor, clock)| peer.known(*actor).acked > *clock)
+            })
+        };
+        let ready: Vec<NodeIndex> = self.others().filter(|node| ahead(self, *node)).collect();
+        if let Some(at) = (!ready.is_empty()).then(|| self.rng.usize(0..ready.len())) {
+            self.ask_for_sync(ready[at], now);
+        }
+        for (actor, _) in behind {
+            // Until the answer has come, or nobody is ahead any more.
+            if let Some(state) = self.actors.get_mut(actor) {
+                state.behind_since = None;
+            }
+        }
+    }
+
+    fn ask_for_sync(&mut self, from: NodeIndex, now: Now) {
+        let number = self.rng.u32(..);
+        let Some(peer) = self.peer_mut(from) else { return };
+        if peer.asked.is_some_and(|(_, at)| now.mono.since(at) < ASK_AGAIN_AFTER) {
+            return;
+        }
+        peer.asked = Some((number, now.mono));
+        let request = SyncRequest { number, joining: self.joining.is_some(), progress: self.progress() };
+        self.push(from, Channel::Stream, message::sync_request(&request));
+    }
+
+    pub(super) fn start_sync(&mut self, from: NodeIndex, request: SyncRequest, now: Now) {
+        if !self.peer(from).is_some_and(|peer| peer.is_ready()) {
+            return;
+        }
+        self.take_progress(from, &request.progress, now);
+        self.publish_changed(usize::MAX, now);
+        let has = |gossip: &mut Self, actor: ActorIndex| {
+            let said = request.progress.iter().find(|progress| gossip.actor(from, progress.actor, now) == Some(actor));
+            said.map_or(0, |progress| progress.version)
+        };
+        let all: Vec<(ActorIndex, u64)> = self.actors.iter().map(|(actor, state)| (actor, state.clock)).collect();
+        let wanted = all.into_iter().filter(|(actor, clock)| request.joining || has(self, *actor) < *clock);
+        let wanted = wanted.map(|(actor, _)| actor).collect();
+        let job = SyncJob { peer: from, number: request.number, wanted, limit: 0, slot: 0, progress: self.progress() };
+        // A peer that asks again has given up on the former answer.
+        self.jobs.retain(|job| job.peer != from);
+        self.jobs.push(job);
+        self.continue_syncs(now);
+    }
+
+    /// Writes the next part of each answer.
+    pub(super) fn continue_syncs(&mut self, now: Now) {
+        for mut job in std::mem::take(&mut self.jobs) {
+            if !self.write_part(&mut job, now) {
+                self.jobs.push(job);
+            }
+        }
+    }
+
+    /// Writes one part of an answer; returns whether it was the last.
+    fn write_part(&mut self, job: &mut SyncJob, now: Now) -> bool {
+        let mut keys = Vec::new();
+        let mut looked_at = 0;
+        while looked_at < SLOTS_PER_STEP && keys.len() < KEYS_PER_PART {
+            let Some(book) = self.books.get(job.limit) else { break };
+            if job.slot >= book.table.used_slots() {
+                (job.limit, job.slot) = (job.limit + 1, 0);
+                continue;
+            }
+            keys.extend(self.sync_key(job, now));
+            job.slot += 1;
+            looked_at += 1;
+        }
+        let done = job.limit >= self.books.len();
+        if keys.is_empty() && !done {
+            return false;
+        }
+        let end = done.then(|| std::mem::take(&mut job.progress));
+        let part = Sync { number: job.number, synced: self.joining.is_none(), keys, end };
+        self.push(job.peer, Channel::Stream, message::sync(&part));
+        done
+    }
+
+    fn sync_key(&mut self, job: &SyncJob, now: Now) -> Option<SyncKey> {
+        let me = self.me;
+        let (limit, slot) = (job.limit, job.slot);
+        if let Some(epoch) = self.books.get_mut(limit)?.publish_unpublished(me, slot, now) {
+            // What was spent since the last round goes with the level, so it must be in the shares too.
+            self.note_own(limit, slot, epoch);
+        }
+        let book = self.books.get(limit)?;
+        let mut shares = Vec::new();
+        for entry in book.ledger.entries(slot).filter(|entry| job.wanted.contains(&entry.actor)) {
+            let state = self.actors.get(entry.actor)?;
+            shares.push(SyncShare {
+                actor: WireActor { node: state.node.0, incarnation: state.incarnation },
+                epoch: entry.epoch,
+                spent: entry.share.spent,
+                refunded: entry.share.refunded,
+                age_ms: if entry.actor == me { 0 } else { book.ledger.age(entry.stamp, now.mono) / 1_000_000 },
+            });
+        }
+        if shares.is_empty() {
+            return None;
+        }
+        let cell = book.table.cell(slot)?;
+        let meter = book.table.meter();
+        let missing = meter.as_units(meter.capacity().saturating_sub(book.table.level_of(cell, now)));
+        Some(SyncKey { limit: limit as u16, digest: cell.key().digest(), missing: (missing * LEVEL_STEPS) as u64, shares })
+    }
+
+    pub(super) fn take_sync(&mut self, from: NodeIndex, sync: Sync, now: Now) {
+        let Some(peer) = self.peer(from) else { return };
+        if peer.asked.map(|(number, _)| number) != Some(sync.number) || !peer.is_ready() {
+            return;
+        }
+        for key in &sync.keys {
+            self.take_sync_key(from, key, now);
+        }
+        let Some(progress) = sync.end else { return };
+        self.take_progress(from, &progress, now);
+        for progress in progress {
+            let actor = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me);
+            if let Some(state) = actor.and_then(|actor| self.actors.get_mut(actor))
+                && progress.version > state.clock
+            {
+                state.clock = progress.version;
+                state.trim(progress.version);
+                state.behind_since = None;
+            }
+        }
+        self.answered(from, sync.synced, now);
+    }
+
+    /// A peer has told all it had.
+    fn answered(&mut self, from: NodeIndex, synced: bool, now: Now) {
+        if let Some(peer) = self.peer_mut(from) {
+            peer.synced = Some(synced);
+        }
+        let others = self.nodes.len() - 1;
+        let Some(joining) = &mut self.joining else { return };
+        if synced {
+            self.finish_joining(Joined::Told, now);
+            return;
+        }
+        joining.empty.insert(from);
+        if joining.empty.len() >= others {
+            self.finish_joining(Joined::NothingThere, now);
+        }
+    }
+
+    fn take_sync_key(&mut self, from: NodeIndex, key: &SyncKey, now: Now) {
+        let Some(limit) = self.peer(from).and_then(|peer| peer.limit(key.limit)) else {
+            self.refused.unknown += 1;
+            return;
+        };
+        let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
+        let digest = Key::from_digest(key.digest);
+        let held = book.table.find(digest);
+        let continuous = !book.table.meter().needs_wall();
+        let told = |slot| self.joining.as_ref().is_none_or(|joining| joining.told.contains(&(limit, slot)));
+        let baseline = continuous && held.is_none_or(|slot| !told(slot));
+        let Some(slot) = held.or_else(|| book.table.insert(digest, now)) else {
+            self.refused.no_room += 1;
+            return;
+        };
+        if held.is_none() {
+            book.ledger.start(&book.table, slot, now);
+        }
+        let mut included = 0;
+        for share in &key.shares {
+            let Some(actor) = self.actor(from, share.actor, now) else {
+                self.refused.unknown += 1;
+                continue;
+            };
+            if actor == self.me {
+                included += Share { spent: share.spent, refunded: share.refunded }.net();
+            }
+            self.take_sync_share(from, usize::from(limit), digest, actor, share, baseline, now);
+        }
+        if baseline {
+            let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
+            book.set_level(slot, key.missing as f64 / LEVEL_STEPS, included, now);
+            if let Some(joining) = &mut self.joining {
+                joining.told.insert((limit, slot));
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one share, and how to take it")]
+    fn take_sync_share(
+        &mut self,
+        from: NodeIndex,
+        limit: usize,
+        key: Key,
+        actor: ActorIndex,
+        share: &SyncShare,
+        baseline: bool,
+        now: Now,
+    ) {
+        let item = Item {
+            version: 0,
+            limit: limit as u16,
+            epoch: share.epoch,
+            key,
+            share: Share { spent: share.spent, refunded: share.refunded },
+            age: u32::try_from(share.age_ms.saturating_mul(2)).unwrap_or(u32::MAX),
+            demand: None,
+        };
+        if actor == self.me {
+            // What a joining node finds of itself cannot be an echo of this incarnation gone wrong.
+            return;
+        }
+        let allow = self.allowance(from, actor);
+        let Some(book) = self.books.get_mut(limit) else { return };
+        let taken = match baseline {
+            true => book.take_baseline(actor, &item, now),
+            false => book.take(actor, &item, allow, now),
+        };
+        match taken {
+            Ok(taken) if taken.first => {
+                if let Some(state) = self.actors.get_mut(actor) {
+                    state.shares += 1;
+                }
+            }
+            Ok(_) => {}
+            Err(super::book::Refusal::OutOfEpoch) => self.refused.out_of_epoch += 1,
+            Err(super::book::Refusal::NoRoom) => self.refused.no_room += 1,
+        }
+    }
+
+    /// While joining, new buckets start empty and new windows with this node's share.
+    pub(super) fn set_initial_levels(&mut self) {
+        let nodes = self.nodes.len().max(1) as f64;
+        for book in &self.books {
+            let part = match (&self.joining, book.table.meter().needs_wall()) {
+                (None, _) => 1.0,
+                (Some(_), false) => 0.0,
+                (Some(_), true) => 1.0 / nodes,
+            };
+            book.table.set_initial(part);
+        }
+    }
+
+    pub(super) fn finish_joining_if_due(&mut self, now: Now) {
+        if self.joining.as_ref().is_some_and(|joining| now.mono >= joining.until) {
+            self.finish_joining(Joined::TimedOut, now);
+        }
+    }
+
+    fn finish_joining(&mut self, how: Joined, now: Now) {
+        let Some(joining) = self.joining.take() else { return };
+        for (limit, book) in (0..).zip(&self.books) {
+            let initial = book.table.initial_level();
+            let meter = book.table.meter();
+            // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
+            let raise = if how == Joined::TimedOut && !meter.needs_wall() { 0 } else { meter.capacity() - initial };
+            for slot in (0..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot))) {
+                if let Some(cell) = book.table.cell(slot) {
+                    cell.level.credit(raise);
+                }
+            }
+        }
+        self.set_initial_levels();
+        self.update_stance(now);
+        self.events.push_back(Event::Synced(how != Joined::TimedOut));
+    }
+
+    /// This node stops: tells its peers everything it has not told, and that it goes.
+    pub fn leave(&mut self, now: Now) {
+        self.publish_changed(usize::MAX, now);
+        for peer in self.others() {
+            if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
+                self.tell(peer, false, true, now);
+                self.push(peer, Channel::Stream, message::leave());
+            }
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! All actors' shares of a limit's keys, and what earlier spending of theirs may still be covered by.
+//!
+//! A record lies beside each cell of the table, under the same slot number, and is touched by the gossip alone. It
+//! holds the shares of the actors that spent on the key: three of them in place, more in a list of their own. Merging
+//! is the component-wise maximum of [`Share`]; the number of units by which a merge raises the sum is what the key's
+//! level has to be debited by, so each unit is debited once, however often and in whatever order it is heard of.
+//!
+//! # Earnings in vain
+//!
+//! News of spending comes in lumps, after the fact. A bucket that was full meanwhile has thrown away earnings that
+//! would have paid for it, had it been known in time; debiting the whole lump would then refuse requests that one
+//! global bucket would have admitted. So a record keeps what was earned in vain lately, and a lump is paid out of that
+//! first, up to what can have been earned since its actor was last heard of.
+
+use crate::{
+    algorithm::Meter,
+    counter::Share,
+    limit::Limit,
+    table::{Table, slab::Cell},
+    time::{Now, Timestamp, saturating_nanos},
+};
+
+/// An actor's place in the gossip's list of actors.
+pub(crate) type ActorIndex = u16;
+
+/// No actor: the entry is free.
+const FREE: ActorIndex = u16::MAX;
+/// Not an actor: `spent` is the number of a list of further entries.
+const SPILLED: ActorIndex = u16::MAX - 1;
+/// The most actors there can be.
+pub(crate) const MAX_ACTORS: usize = SPILLED as usize;
+/// Entries in place.
+const IN_PLACE: usize = 3;
+/// Earnings in vain are kept in sixteenths of a unit.
+const POOL_BITS: u32 = 4;
+
+/// One actor's share of a key in one epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) share: Share,
+    pub(crate) actor: ActorIndex,
+    /// The epoch, modulo 2¹⁶.
+    pub(crate) epoch: u16,
+    /// When the actor wrote it, by this node's clock; see [`Ledger::stamp`].
+    pub(crate) stamp: u32,
+}
+
+impl Entry {
+    const NONE: Self = Self { share: Share { spent: 0, refunded: 0 }, actor: FREE, epoch: 0, stamp: 0 };
+}
+
+#[derive(Clone, Copy)]
+struct Record {
+    entries: [Entry; IN_PLACE],
+    /// The cell's offset when the gossip last looked, in sixteenths of a unit.
+    seen: u32,
+    /// Earned in vain lately, in sixteenths of a unit.
+    vain: u32,
+}
+
+impl Record {
+    const EMPTY: Self = Self { entries: [Entry::NONE; IN_PLACE], seen: 0, vain: 0 };
+}
+
+/// What a merge changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Merged {
+    /// Units by which the key's sum has grown; negative where more came back than was spent.
+    pub(crate) units: i64,
+    /// The stamp of what was known of the share before, if anything was.
+    pub(crate) previous: Option<u32>,
+    /// Whether there was anything new.
+    pub(crate) news: bool,
+}
+
+/// The shares of one limit's keys.
+pub(crate) struct Ledger {
+    records: Vec<Record>,
+    spilled: Vec<Vec<Entry>>,
+    spare: Vec<u32>,
+    /// Nanoseconds that one step of a stamp is.
+    stamp_nanos: u64,
+    /// How long a bucket's share lives after it was last written, in steps of a stamp; `None` for windows.
+    idle_steps: Option<u32>,
+    shares: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(limit: &Limit) -> Self {
+        let epoch = saturating_nanos(limit.epoch_length());
+        // Half a millisecond, or coarser where epochs are so long that 2³² steps would not hold a hundred of them.
+        let stamp_nanos = (epoch >> 24).max(500_000);
+        let idle = u32::try_from(2 * (epoch / stamp_nanos)).unwrap_or(u32::MAX / 2);
+        Self {
+            records: Vec::new(),
+            spilled: Vec::new(),
+            spare: Vec::new(),
+            stamp_nanos,
+            idle_steps: (!limit.meter().needs_wall()).then_some(idle),
+            shares: 0,
+        }
+    }
+
+    /// A moment as a stamp: steps of this node's clock, modulo 2³².
+    pub(crate) fn stamp(&self, at: Timestamp) -> u32 {
+        (at.as_nanos() / self.stamp_nanos) as u32
+    }
+
+    /// Nanoseconds from a stamp to `now`; 0 for a stamp in the future.
+    pub(crate) fn age(&self, stamp: u32, now: Timestamp) -> u64 {
+        let steps = self.stamp(now).wrapping_sub(stamp) as i32;
+        u64::try_from(steps).unwrap_or(0) * self.stamp_nanos
+    }
+
+    /// Shares held.
+    pub(crate) fn shares(&self) -> usize {
+        self.shares
+    }
+
+    /// The entries of the key in `slot`.
+    pub(crate) fn entries(&self, slot: u32) -> impl Iterator<Item = &Entry> {
+        let record = self.records.get(slot as usize);
+        let in_place = record.map_or(&[][..], |record| &record.entries[..]);
+        let more = in_place.iter().find(|entry| entry.actor == SPILLED).map(|entry| entry.share.spent as usize);
+        let more = more.and_then(|list| self.spilled.get(list)).map_or(&[][..], Vec::as_slice);
+        in_place.iter().filter(|entry| entry.actor < SPILLED).chain(more)
+    }
+
+    /// The share of one actor in one epoch.
+    pub(crate) fn entry(&self, slot: u32, actor: ActorIndex, epoch: u16) -> Option<&Entry> {
+        self.entries(slot).find(|entry| entry.actor == actor && entry.epoch == epoch)
+    }
+
+    fn entry_mut(&mut self, slot: u32, actor: ActorIndex, epoch: u16) -> Option<&mut Entry> {
+        let is_it = |entry: &&mut Entry| entry.actor == actor && entry.epoch == epoch;
+        let record = self.records.get_mut(slot as usize)?;
+        let list = record.entries.iter().find(|entry| entry.actor == SPILLED).map(|entry| entry.share.spent as usize);
+        let more = list.and_then(|list| self.spilled.get_mut(list)).map_or(&mut [][..], Vec::as_mut_slice);
+        record.entries.iter_mut().chain(more).find(is_it)
+    }
+
+    /// Takes in a state of a share: the component-wise maximum of what is known and what is said.
+    pub(crate) fn merge(&mut self, slot: u32, actor: ActorIndex, epoch: u16, said: Share, stamp: u32) -> Merged {
+        let said = said.clamped();
+        if let Some(entry) = self.entry_mut(slot, actor, epoch) {
+            let before = entry.share;
+            let previous = Some(entry.stamp);
+            entry.share = before.merged(said).clamped();
+            // A restatement without a change is news too: it says that the share was still so at a later time.
+            let later = stamp.wrapping_sub(entry.stamp) as i32 > 0;
+            if later {
+                entry.stamp = stamp;
+            }
+            let news = entry.share != before;
+            return Merged { units: difference(entry.share, before), previous, news };
+        }
+        self.push(slot, Entry { share: said, actor, epoch, stamp });
+        Merged { units: difference(said, Share::default()), previous: None, news: true }
+    }
+
+    fn push(&mut self, slot: u32, entry: Entry) {
+        let slot = slot as usize;
+        if self.records.len() <= slot {
+            self.records.resize(slot + 1, Record::EMPTY);
+        }
+        self.shares += 1;
+        let Some(record) = self.records.get_mut(slot) else { return };
+        if let Some(free) = record.entries.iter_mut().find(|entry| entry.actor == FREE) {
+            *free = entry;
+            return;
+        }
+        let [.., last] = &mut record.entries;
+        if last.actor != SPILLED {
+            let list = self.spare.pop().unwrap_or_else(|| {
+                self.spilled.push(Vec::new());
+                (self.spilled.len() - 1) as u32
+            });
+            let moved = std::mem::replace(last, Entry { actor: SPILLED, ..Entry::NONE });
+            last.share.spent = list.into();
+            if let Some(list) = self.spilled.get_mut(list as usize) {
+                list.push(moved);
+            }
+        }
+        if let Some(list) = self.spilled.get_mut(last.share.spent as usize) {
+            list.push(entry);
+        }
+    }
+
+    /// Drops the entries that `keep` turns down; `dropped` is told of each.
+    pub(crate) fn retain(&mut self, slot: u32, keep: impl Fn(&Entry) -> bool, mut dropped: impl FnMut(&Entry)) {
+        let Some(record) = self.records.get_mut(slot as usize) else { return };
+        for entry in record.entries.iter_mut().filter(|entry| entry.actor < SPILLED) {
+            if !keep(entry) {
+                dropped(entry);
+                *entry = Entry::NONE;
+                self.shares -= 1;
+            }
+        }
+        let Some(place) = record.entries.iter_mut().find(|entry| entry.actor == SPILLED) else { return };
+        let number = place.share.spent;
+        let Some(list) = self.spilled.get_mut(number as usize) else { return };
+        let before = list.len();
+        list.retain(|entry| {
+            let stays = keep(entry);
+            if !stays {
+                dropped(entry);
+            }
+            stays
+        });
+        self.shares -= before - list.len();
+        if list.is_empty() {
+            *list = Vec::new();
+            self.spare.push(number as u32);
+            *place = Entry::NONE;
+        }
+    }
+
+    /// Whether a share is over: its epoch by `own_epoch` for the node's own and for windows, its idle time for others'.
+    pub(crate) fn is_retired(&self, entry: &Entry, own: bool, epoch: u16, now: Timestamp) -> bool {
+        match self.idle_steps {
+            Some(idle) if !own => self.stamp(now).wrapping_sub(entry.stamp) as i32 >= idle as i32,
+            _ => (epoch.wrapping_sub(entry.epoch) as i16) >= 2,
+        }
+    }
+
+    /// How old a share may be to be taken in still, in nanoseconds; nothing older can be told from a retired one.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.idle_steps.map(|steps| u64::from(steps) * self.stamp_nanos)
+    }
+
+    /// Forgets everything about the key in `slot`, which has been given up.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        self.retain(slot, |_| false, |_| ());
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            *record = Record::EMPTY;
+        }
+    }
+}
+
+/// By how much the sum grows from one state of a share to a later one.
+fn difference(after: Share, before: Share) -> i64 {
+    let net = |share: Share| i64::try_from(share.net()).unwrap_or(i64::MAX);
+    net(after).saturating_sub(net(before))
+}
+
+/// Levels and earnings in vain.
+impl Ledger {
+    /// Notes what `cell` has earned in vain since the last look.
+    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
+        let (meter, slot) = (table.meter(), slot as usize);
+        if self.records.len() <= slot {
+            self.records.resize(slot + 1, Record::EMPTY);
+        }
+        let Some(record) = self.records.get_mut(slot) else { return };
+        let seen = pooled(meter, cell.level.offset());
+        let vain = seen.wrapping_sub(record.seen) as i32;
+        let raw = cell.level.read(meter, meter.earned(now), table.drawn(cell, now));
+        let above = u32::try_from((raw - meter.capacity()).max(0) >> pool_shift(meter)).unwrap_or(u32::MAX);
+        record.vain = record.vain.saturating_add(vain.max(0) as u32).saturating_add(above);
+        record.seen = seen;
+    }
+
+    /// Ends a change of `cell`'s offset that the gossip made itself: the change was not earned in vain.
+    fn looked(&mut self, meter: &Meter, slot: u32, cell: &Cell) {
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            record.seen = pooled(meter, cell.level.offset());
+        }
+    }
+
+    /// Starts the record of a key that has just been taken in: full for so long as anyone knows.
+    pub(crate) fn start(&mut self, table: &Table, slot: u32, now: Now) {
+        let Some(cell) = table.cell(slot) else { return };
+        self.forget(slot);
+        self.look(table, slot, cell, now);
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            record.vain = u32::MAX / 2;
+        }
+    }
+
+    /// Debits `amount` that was spent elsewhere within the last `age` nanoseconds: first from what was earned in vain
+    /// in that time, then from the level, but not below `floor`. A negative amount is given back.
+    pub(crate) fn settle(&mut self, table: &Table, slot: u32, amount: i64, age: u64, floor: i64, now: Now) {
+        let Some(cell) = table.cell(slot) else { return };
+        let meter = table.meter();
+        self.look(table, slot, cell, now);
+        let drawn = table.drawn(cell, now);
+        if amount < 0 {
+            cell.level.credit(-amount);
+        } else if let Some(record) = self.records.get_mut(slot as usize) {
+            let within = u32::try_from(meter.earned_within(age, now) >> pool_shift(meter)).unwrap_or(u32::MAX / 2);
+            record.vain = record.vain.min(within);
+            let wanted = u32::try_from(amount >> pool_shift(meter)).unwrap_or(u32::MAX);
+            let paid = wanted.min(record.vain);
+            record.vain -= paid;
+            cell.level.debit(meter, meter.earned(now), drawn, amount - (i64::from(paid) << pool_shift(meter)), floor);
+        }
+        self.looked(meter, slot, cell);
+    }
+
+    /// Debits an amount that is expected to have been spent, whatever was earned in vain; returns what was taken.
+    pub(crate) fn draw(&mut self, table: &Table, slot: u32, amount: i64, drawn: i64, now: Now) -> i64 {
+        let Some(cell) = table.cell(slot) else { return 0 };
+        let meter = table.meter();
+        self.look(table, slot, cell, now);
+        let taken = cell.level.debit(meter, meter.earned(now), drawn, amount, -meter.max_debt());
+        self.looked(meter, slot, cell);
+        taken
+    }
+
+    /// Puts the level of the key in `slot` where a peer says it is.
+    pub(crate) fn set_level(&mut self, table: &Table, slot: u32, level: i64, now: Now) {
+        let Some(cell) = table.cell(slot) else { return };
+        let meter = table.meter();
+        cell.level.set(meter, meter.earned(now), table.drawn(cell, now), level.clamp(-meter.max_debt(), meter.capacity()));
+        self.looked(meter, slot, cell);
+        if let Some(record) = self.records.get_mut(slot as usize) {
+            record.vain = 0;
+        }
+    }
+}
+
+fn pool_shift(meter: &Meter) -> u32 {
+    meter.scale().saturating_sub(POOL_BITS)
+}
+
+fn pooled(meter: &Meter, offset: u64) -> u32 {
+    (offset >> pool_shift(meter)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Quota;
+
+    fn ledger() -> Ledger {
+        Ledger::new(&Limit::token_bucket("a", Quota::per_second(1_000)).burst(100).build().unwrap())
+    }
+
+    fn share(spent: u64, refunded: u64) -> Share {
+        Share { spent, refunded }
+    }
+
+    #[test]
+    fn a_record_takes_eighty_bytes() {
+        assert_eq!(size_of::<Entry>(), 24);
+        assert_eq!(size_of::<Record>(), 80);
+    }
+
+    #[test]
+    fn each_unit_counts_once_however_often_it_is_heard_of() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.merge(7, 1, 0, share(5, 0), 1).units, 5);
+        assert_eq!(ledger.merge(7, 1, 0, share(5, 0), 2).units, 0);
+        assert_eq!(ledger.merge(7, 1, 0, share(3, 0), 2).units, 0);
+        assert_eq!(ledger.merge(7, 1, 0, share(9, 2), 3).units, 2);
+        assert_eq!(ledger.merge(7, 1, 0, share(9, 99), 3).units, -7);
+        assert_eq!(ledger.merge(7, 1, 1, share(4, 0), 4).units, 4);
+    }
+
+    #[test]
+    fn more_actors_than_fit_in_place_are_kept_and_given_up_again() {
+        let mut ledger = ledger();
+        for actor in 0..40 {
+            ledger.merge(0, actor, 0, share(u64::from(actor) + 1, 0), 1);
+        }
+        assert_eq!(ledger.entries(0).count(), 40);
+        assert_eq!(ledger.entries(0).map(|entry| entry.share.spent).sum::<u64>(), (1..=40).sum());
+        assert_eq!(ledger.merge(0, 33, 0, share(35, 0), 1).units, 1);
+        let mut dropped = 0;
+        ledger.retain(0, |entry| entry.actor < 2, |_| dropped += 1);
+        assert_eq!((dropped, ledger.entries(0).count(), ledger.shares()), (38, 2, 2));
+        ledger.forget(0);
+        assert_eq!(ledger.shares(), 0);
+    }
+
+    #[test]
+    fn a_stamp_outlasts_the_longest_epochs() {
+        let year = Limit::token_bucket("a", Quota::new(1, crate::limit::MAX_PERIOD)).burst(1).build().unwrap();
+        let ledger = Ledger::new(&year);
+        let day = 86_400_000_000_000_u64;
+        let old = ledger.stamp(Timestamp::from_nanos(day));
+        let entry = Entry { stamp: old, actor: 1, ..Entry::NONE };
+        let late = Timestamp::from_nanos(1_500 * day);
+        assert!(!ledger.is_retired(&entry, false, 0, late));
+        assert!(ledger.is_retired(&entry, false, 0, Timestamp::from_nanos(1_700 * day)));
+    }
+}
