@@ -1,0 +1,697 @@
+//! A whole fleet in one thread, on virtual time, driven by one seed.
+//!
+//! The nodes are real: the same tables decide and the same gossip runs as over QUIC, with encoded messages; only the
+//! network, the clocks and the requests are made up. The same seed gives the same run to the last byte. Use it to try
+//! your limits before production: under your load, your network's delays, and the faults you fear.
+//!
+//! ```
+//! use std::time::Duration;
+//! use ratemesh::{Limit, Quota, sim::Cluster};
+//!
+//! let limit = Limit::token_bucket("api", Quota::per_second(1_000)).burst(100).build()?;
+//! let mut cluster = Cluster::new(3, vec![limit], 42);
+//! for node in 0..3 {
+//!     cluster.offer(node, "alice", 1_000.0);
+//! }
+//! cluster.advance(Duration::from_secs(3));
+//! let record = cluster.record("alice").unwrap();
+//! // In the third second the fleet admits its limit, though each node alone was offered as much.
+//! assert!((970..=1_030).contains(&record.in_second(2)));
+//! # Ok::<(), ratemesh::LimitError>(())
+//! ```
+
+mod measure;
+mod network;
+mod node;
+mod queue;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use crate::{
+    counter::PnCounter,
+    decision::Basis,
+    gossip::{Channel, GossipConfig, NodeIndex, Status, Transmit},
+    key::{Key, KeyHasher, KeySource},
+    limit::Limit,
+    node::NodeId,
+    time::saturating_nanos,
+};
+pub use measure::{Record, Spread, Traffic};
+pub use network::Network;
+use node::Node;
+use queue::{Event, Queue};
+
+/// The virtual clock's start: two minutes after each node's origin, so that nothing is near zero.
+const START: u64 = 120_000_000_000;
+/// The wall clock's start: 2030-01-01T00:00:00Z.
+const WALL_START: u64 = 1_893_456_000_000_000_000;
+/// How long it takes until a gossip task that was woken runs.
+const WAKE_NANOS: u64 = 50_000;
+/// Datagrams that wait for a stalled node; the oldest are dropped beyond.
+const STALLED_DATAGRAMS: usize = 64;
+
+/// What one request was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether it was admitted.
+    pub allowed: bool,
+    /// Units left on that node's view.
+    pub remaining: u64,
+    /// What the decision was based on.
+    pub basis: Basis,
+}
+
+/// A stream of requests to one node for one key.
+#[derive(Clone, Debug)]
+struct Offer {
+    node: usize,
+    limit: usize,
+    name: String,
+    key: Key,
+    /// Requests per second; their gaps are exponentially distributed.
+    rate: f64,
+    cost: u64,
+    /// Arrivals scheduled under an earlier rate are dropped.
+    generation: u64,
+}
+
+/// The state of the way from one node to another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    cut: bool,
+}
+
+/// The connection between two nodes, kept under the lower index first.
+#[derive(Clone, Debug, Default)]
+struct Connection {
+    up: bool,
+    /// Counts connections, so that messages and timers of an earlier one are known.
+    number: u64,
+    /// Streams that wait for the network: the direction's first node, and the payload.
+    waiting: Vec<(usize, Vec<u8>)>,
+    /// Whether a timer to give it up, or to set it up, runs.
+    expiring: bool,
+    dialling: bool,
+}
+
+/// A fleet under simulation.
+pub struct Cluster {
+    now: u64,
+    queue: Queue,
+    nodes: Vec<Node>,
+    names: Vec<NodeId>,
+    limits: Vec<Limit>,
+    template: GossipConfig,
+    network: Network,
+    links: Vec<Link>,
+    connections: BTreeMap<(usize, usize), Connection>,
+    offers: Vec<Offer>,
+    records: BTreeMap<(usize, Key), Record>,
+    detailed: bool,
+    hasher: KeyHasher,
+    rng: fastrand::Rng,
+    trace: u64,
+    spread: Option<SpreadLog>,
+}
+
+/// When each change was published, until everyone has it.
+struct SpreadLog {
+    published: Vec<VecDeque<(u64, u64)>>,
+    /// By receiving and publishing node: the clock last seen.
+    clocks: Vec<Vec<u64>>,
+    spread: Spread,
+}
+
+impl Cluster {
+    /// A fleet of `nodes` with these limits, which has just started. `seed` decides everything that is left to chance.
+    pub fn new(nodes: usize, limits: Vec<Limit>, seed: u64) -> Self {
+        Self::with_network(nodes, limits, seed, Network::default())
+    }
+
+    /// The same on another network.
+    pub fn with_network(nodes: usize, limits: Vec<Limit>, seed: u64, network: Network) -> Self {
+        // Names in the order of their numbers, so that a node's number is its index in the gossip too.
+        let names: Vec<NodeId> = (0..nodes).filter_map(|number| NodeId::new(&format!("node-{number:04}")).ok()).collect();
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let template = GossipConfig::new(names[0].clone(), crate::Incarnation::new(0), Vec::new());
+        let mut cluster = Self {
+            now: START,
+            queue: Queue::default(),
+            nodes: (0..nodes).map(|_| Node::new(rng.u64(0..START / 2))).collect(),
+            names,
+            limits,
+            template,
+            network,
+            links: vec![Link::default(); nodes * nodes],
+            connections: BTreeMap::new(),
+            offers: Vec::new(),
+            records: BTreeMap::new(),
+            detailed: true,
+            hasher: KeyHasher::default(),
+            rng,
+            trace: seed,
+            spread: None,
+        };
+        (0..nodes).for_each(|node| cluster.start(node));
+        cluster
+    }
+
+    /// Changes the gossip's settings; nodes take them over when they start again, so call it first and then
+    /// [`restart_all`](Self::restart_all), or build on [`Cluster::new`]'s defaults.
+    pub fn configure(&mut self, heartbeat: Duration, min_interval: Option<Duration>, fanout: usize) {
+        self.template.heartbeat = heartbeat;
+        self.template.min_interval = min_interval;
+        self.template.fanout = fanout.max(1);
+        self.restart_all();
+    }
+
+    /// Starts the whole fleet anew, without any memory, and forgets all records.
+    pub fn restart_all(&mut self) {
+        self.connections.clear();
+        self.queue.clear();
+        self.records.clear();
+        (0..self.nodes.len()).for_each(|node| self.start(node));
+    }
+
+    /// Also measures how long news takes to spread; see [`spread`](Self::spread).
+    pub fn measure_spread(&mut self) {
+        let nodes = self.nodes.len();
+        self.spread = Some(SpreadLog {
+            published: vec![VecDeque::new(); nodes],
+            clocks: vec![vec![0; nodes]; nodes],
+            spread: Spread::default(),
+        });
+    }
+
+    /// Keeps less of each key: no sliding second, for runs with very many keys.
+    pub fn keep_less(&mut self) {
+        self.detailed = false;
+    }
+
+    /// Offers `node` requests of one unit for `key` under the first limit, at `rate` per second on average, until it is
+    /// called again for the same node and key; a rate of 0 ends them.
+    pub fn offer(&mut self, node: usize, key: &str, rate: f64) {
+        self.offer_on(0, node, key, rate, 1);
+    }
+
+    /// The same under another limit, and at another cost.
+    pub fn offer_on(&mut self, limit: usize, node: usize, key: &str, rate: f64, cost: u64) {
+        let at = self.offers.iter().position(|offer| offer.node == node && offer.limit == limit && offer.name == key);
+        let at = at.unwrap_or_else(|| {
+            let digest = self.hasher.key(key);
+            self.offers.push(Offer { node, limit, name: key.to_owned(), key: digest, rate, cost, generation: 0 });
+            self.offers.len() - 1
+        });
+        let offer = &mut self.offers[at];
+        (offer.rate, offer.cost) = (rate, cost);
+        offer.generation += 1;
+        self.schedule_arrival(at);
+    }
+
+    fn schedule_arrival(&mut self, at: usize) {
+        let Offer { rate, generation, .. } = self.offers[at];
+        if rate > 0.0 {
+            let gap = -(1.0 - self.rng.f64()).ln() / rate * 1e9;
+            self.queue.push(self.now + gap as u64, Event::Arrival { offer: at, generation });
+        }
+    }
+
+    /// Sends one request of one unit to a node, now. `None` when the node is down.
+    pub fn check(&mut self, node: usize, key: &str) -> Option<Answer> {
+        self.check_cost(0, node, key, 1)
+    }
+
+    /// Sends one request of `cost` units under a limit to a node, now.
+    pub fn check_cost(&mut self, limit: usize, node: usize, key: &str, cost: u64) -> Option<Answer> {
+        let key = self.hasher.key(key);
+        self.request(limit, node, key, cost)
+    }
+
+    /// Gives units back on a node, now; returns how many it took back.
+    pub fn refund(&mut self, limit: usize, node: usize, key: &str, units: u64) -> u64 {
+        let key = self.hasher.key(key);
+        let given = self.nodes[node].running().map_or(0, |running| running.tables[limit].refund(key, units));
+        self.after_check(node);
+        given
+    }
+
+    fn request(&mut self, limit: usize, node: usize, key: Key, cost: u64) -> Option<Answer> {
+        let now = self.now;
+        let state = &self.nodes[node];
+        let running = state.running()?;
+        let (coarse, precise) = (state.coarse(now), state.time(now));
+        let decision = running.tables[limit].check(key, cost, coarse, || precise);
+        let answer = Answer { allowed: decision.is_allowed(), remaining: decision.remaining(), basis: decision.basis() };
+        let definition = &self.limits[limit];
+        let wall = WALL_START + (now - START);
+        let record = self.records.entry((limit, key)).or_insert_with(|| Record::new(definition, now, wall, self.detailed));
+        let level_at = if definition.meter().needs_wall() { wall } else { now };
+        record.take(node, now, level_at, cost, answer.allowed);
+        self.after_check(node);
+        Some(answer)
+    }
+
+    fn after_check(&mut self, node: usize) {
+        if self.nodes[node].was_woken() {
+            self.queue.push(self.now + WAKE_NANOS, Event::Wake { node });
+        }
+    }
+
+    /// Cuts the network between two groups of nodes, both ways.
+    pub fn partition(&mut self, one: &[usize], other: &[usize]) {
+        for &a in one {
+            for &b in other {
+                self.cut(a, b);
+                self.cut(b, a);
+            }
+        }
+    }
+
+    /// Cuts the way from one node to another; the way back stays.
+    pub fn cut(&mut self, from: usize, to: usize) {
+        let nodes = self.nodes.len();
+        self.links[from * nodes + to].cut = true;
+        self.watch(from, to);
+    }
+
+    /// Mends all cuts.
+    pub fn heal(&mut self) {
+        self.links.iter_mut().for_each(|link| link.cut = false);
+        let pairs: Vec<(usize, usize)> = self.connections.keys().copied().collect();
+        for (a, b) in pairs {
+            let waiting = self.connections.get_mut(&(a, b)).map(|connection| std::mem::take(&mut connection.waiting));
+            for (from, payload) in waiting.unwrap_or_default() {
+                let to = if from == a { b } else { a };
+                self.carry(from, to, Channel::Stream, payload);
+            }
+            self.dial(a, b);
+        }
+    }
+
+    /// Kills a node: its memory is gone, and nobody is told.
+    pub fn crash(&mut self, node: usize) {
+        self.nodes[node].stop();
+        for other in 0..self.nodes.len() {
+            self.watch(node, other);
+        }
+    }
+
+    /// Stops a node that says so to its peers; what it said arrives.
+    pub fn leave(&mut self, node: usize) {
+        let now = self.nodes[node].time(self.now);
+        if let Some(running) = self.nodes[node].running_mut() {
+            running.gossip.leave(now);
+            self.drain(node);
+        }
+        self.crash(node);
+    }
+
+    /// Starts a node that was killed or has left, as a new incarnation without memory.
+    pub fn restart(&mut self, node: usize) {
+        self.start(node);
+    }
+
+    /// Stops a node's gossip for a while: it neither sends nor takes in anything, but goes on deciding.
+    pub fn stall(&mut self, node: usize, duration: Duration) {
+        self.nodes[node].stalled_until = self.now + saturating_nanos(duration);
+        self.queue.push(self.nodes[node].stalled_until, Event::Wake { node });
+    }
+
+    /// Sets a node's wall clock ahead by so many milliseconds (behind: negative).
+    pub fn skew(&mut self, node: usize, millis: i64) {
+        self.nodes[node].skew_millis = millis;
+    }
+
+    /// Changes the network under the running fleet.
+    pub fn set_network(&mut self, network: Network) {
+        self.network = network;
+    }
+
+    /// Lets time pass, and everything happen that falls in it.
+    pub fn advance(&mut self, duration: Duration) {
+        let until = self.now + saturating_nanos(duration);
+        while let Some((at, event)) = self.queue.pop_until(until) {
+            self.now = at;
+            self.happen(event);
+        }
+        self.now = until;
+    }
+
+    /// Counts everything from now on; the ideal limiter starts from where the fleet is.
+    pub fn restart_records(&mut self) {
+        let now = self.now;
+        self.records.values_mut().for_each(|record| record.restart(now));
+        self.nodes.iter_mut().for_each(|node| node.traffic = Traffic::default());
+        if let Some(log) = &mut self.spread {
+            log.spread = Spread::default();
+        }
+    }
+
+    /// What happened to a key under the first limit; `None` before its first request.
+    pub fn record(&self, key: &str) -> Option<&Record> {
+        self.record_on(0, key)
+    }
+
+    /// What happened to a key under a limit.
+    pub fn record_on(&self, limit: usize, key: &str) -> Option<&Record> {
+        self.records.get(&(limit, self.hasher.key(key)))
+    }
+
+    /// All keys' records.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.values()
+    }
+
+    /// What a node knows of all actors' spending on a key under the first limit, over the epochs it keeps; `None` when
+    /// the node is down.
+    pub fn view(&self, node: usize, key: impl KeySource) -> Option<PnCounter> {
+        Some(self.nodes[node].running()?.gossip.counter(0, self.hasher.key(key)))
+    }
+
+    /// Units left for a key on a node's view, under the first limit.
+    pub fn remaining(&self, node: usize, key: impl KeySource) -> Option<u64> {
+        let state = &self.nodes[node];
+        let decision = state.running()?.tables[0].peek(self.hasher.key(key), 1, state.time(self.now));
+        Some(decision.remaining())
+    }
+
+    /// A node's own status; `None` when it is down.
+    pub fn status(&self, node: usize) -> Option<Status> {
+        let state = &self.nodes[node];
+        Some(state.running()?.gossip.status(state.time(self.now)))
+    }
+
+    /// What a node has sent since the start or the last [`restart_records`](Self::restart_records).
+    pub fn traffic(&self, node: usize) -> Traffic {
+        self.nodes[node].traffic
+    }
+
+    /// How long news took, if it was measured.
+    pub fn spread(&mut self) -> Option<&mut Spread> {
+        self.spread.as_mut().map(|log| &mut log.spread)
+    }
+
+    /// A digest of everything that happened, in order.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace
+    }
+
+    /// Virtual time since the start.
+    pub fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.now - START)
+    }
+
+    /// How many nodes there are, up or down.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Whether the node is up.
+    pub fn is_up(&self, node: usize) -> bool {
+        self.nodes[node].running().is_some()
+    }
+
+    /// Checks what must hold at every moment: no node knows more of an actor's share than that actor has spent.
+    ///
+    /// # Panics
+    /// When it does not hold; the message names the nodes and the key's digest.
+    pub fn assert_invariants(&self) {
+        for ((limit, key), _) in &self.records {
+            for (number, node) in self.nodes.iter().enumerate() {
+                let Some(running) = node.running() else { continue };
+                for (actor, share) in running.gossip.counter(*limit, *key).shares() {
+                    let Some(writer) = self.names.iter().position(|name| *name == actor.node) else { continue };
+                    let Some(writer_runs) = self.nodes[writer].running() else { continue };
+                    if writer_runs.incarnation != actor.incarnation {
+                        continue;
+                    }
+                    let spent = writer_runs.tables[*limit].spent_on(*key);
+                    assert!(share.refunded <= share.spent, "node {number}: refunded over spent of node {writer}'s share of {key:?}");
+                    if let Some(spent) = spent {
+                        assert!(share.spent <= spent, "node {number} knows of {} units that node {writer} spent on {key:?}, of {spent}", share.spent);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The machinery.
+impl Cluster {
+    fn start(&mut self, node: usize) {
+        let peers = self.names.iter().enumerate().filter(|(other, _)| *other != node).map(|(_, name)| name.clone()).collect();
+        let config = GossipConfig {
+            node: self.names[node].clone(),
+            incarnation: crate::Incarnation::new(self.rng.u32(..)),
+            peers,
+            ..self.template.clone()
+        };
+        let seed = self.rng.u64(..);
+        self.nodes[node].start(config, &self.limits, seed, self.now);
+        if let Some(log) = &mut self.spread {
+            log.published[node].clear();
+            log.clocks[node].fill(0);
+            log.clocks.iter_mut().for_each(|clocks| clocks[node] = 0);
+        }
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let pair = (node.min(other), node.max(other));
+            // The new process is another connection; the old one is gone with the old process.
+            self.disconnect(pair);
+            self.dial(pair.0, pair.1);
+        }
+        self.drain(node);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrival { offer, generation } => self.arrive(offer, generation),
+            Event::Wake { node } | Event::Timer { node } => self.run(node),
+            Event::Delivery { from, to, connection, channel, payload } => {
+                self.deliver(from, to, connection, channel, payload);
+            }
+            Event::Connected { pair, number } => self.connect(pair, number),
+            Event::Expired { pair, number } => self.expire(pair, number),
+        }
+    }
+
+    fn arrive(&mut self, at: usize, generation: u64) {
+        let Offer { node, limit, key, cost, generation: current, .. } = self.offers[at];
+        if generation == current {
+            let answer = self.request(limit, node, key, cost);
+            self.note(0, &[u8::from(answer.is_some_and(|answer| answer.allowed))]);
+            self.schedule_arrival(at);
+        }
+    }
+
+    fn run(&mut self, node: usize) {
+        let now = self.now;
+        let state = &mut self.nodes[node];
+        if state.stalled_until > now {
+            return;
+        }
+        let time = state.time(now);
+        let waiting = std::mem::take(&mut state.waiting);
+        let Some(running) = state.running_mut() else { return };
+        running.gossip.handle_timeout(time);
+        for (from, connection, channel, payload) in waiting {
+            self.deliver(from, node, connection, channel, payload);
+        }
+        self.drain(node);
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, number: u64, channel: Channel, payload: Vec<u8>) {
+        let pair = (from.min(to), from.max(to));
+        if self.connections.get(&pair).is_none_or(|connection| !connection.up || connection.number != number) {
+            return;
+        }
+        let now = self.now;
+        let state = &mut self.nodes[to];
+        if state.stalled_until > now {
+            if channel == Channel::Datagram && state.waiting.len() >= STALLED_DATAGRAMS {
+                state.waiting.remove(0);
+            }
+            state.waiting.push((from, number, channel, payload));
+            return;
+        }
+        let time = state.time(now);
+        self.trace = xxhash_rust::xxh3::xxh3_64_with_seed(&payload, self.trace ^ now ^ (to as u64) << 48);
+        let Some(running) = self.nodes[to].running_mut() else { return };
+        if let Err(error) = running.gossip.handle_payload(time, NodeIndex(from as u16), channel, &payload) {
+            // The nodes speak the same protocol: a malformed message is a fault of this crate.
+            panic!("node {to} could not read what node {from} sent: {error}");
+        }
+        self.drain(to);
+        self.measure_news(to);
+    }
+
+    /// Sends what a node has to send, and sets its timer.
+    fn drain(&mut self, node: usize) {
+        let now = self.now;
+        let mut sent = Vec::new();
+        {
+            let state = &mut self.nodes[node];
+            let time = state.time(now);
+            let Some(running) = state.running_mut() else { return };
+            while let Some(transmit) = running.gossip.poll_transmit() {
+                sent.push(transmit);
+            }
+            while running.gossip.poll_event().is_some() {}
+            let wanted = running.gossip.poll_timeout(time);
+            let at = now + saturating_nanos(wanted.since(time.mono));
+            if state.timer != Some(at) {
+                state.timer = Some(at);
+                self.queue.push(at, Event::Timer { node });
+            }
+        }
+        self.note_published(node);
+        for Transmit { to, channel, payload } in sent {
+            self.nodes[node].traffic.messages += 1;
+            self.nodes[node].traffic.bytes += payload.len() as u64;
+            self.carry(node, usize::from(to.0), channel, payload);
+        }
+    }
+
+    /// Puts a message on its way.
+    fn carry(&mut self, from: usize, to: usize, channel: Channel, payload: Vec<u8>) {
+        let pair = (from.min(to), from.max(to));
+        let cut = self.links[from * self.nodes.len() + to].cut;
+        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.up) else { return };
+        let number = connection.number;
+        match channel {
+            Channel::Datagram if cut => {}
+            Channel::Datagram => {
+                for nanos in self.network.datagram(&mut self.rng) {
+                    let event = Event::Delivery { from, to, connection: number, channel, payload: payload.clone() };
+                    self.queue.push(self.now + nanos, event);
+                }
+            }
+            Channel::Stream if cut => connection.waiting.push((from, payload)),
+            Channel::Stream => {
+                let nanos = self.network.stream(&mut self.rng);
+                self.queue.push(self.now + nanos, Event::Delivery { from, to, connection: number, channel, payload });
+            }
+        }
+    }
+
+    fn is_passable(&self, (a, b): (usize, usize)) -> bool {
+        let nodes = self.nodes.len();
+        let open = !self.links[a * nodes + b].cut && !self.links[b * nodes + a].cut;
+        open && self.nodes[a].running().is_some() && self.nodes[b].running().is_some()
+    }
+
+    /// Starts the timer that gives a broken connection up.
+    fn watch(&mut self, a: usize, b: usize) {
+        let pair = (a.min(b), a.max(b));
+        if let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.up && !connection.expiring) {
+            connection.expiring = true;
+            let at = self.now + saturating_nanos(self.network.idle_timeout);
+            self.queue.push(at, Event::Expired { pair, number: connection.number });
+        }
+    }
+
+    fn expire(&mut self, pair: (usize, usize), number: u64) {
+        let passable = self.is_passable(pair);
+        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.number == number) else { return };
+        connection.expiring = false;
+        if !passable {
+            self.disconnect(pair);
+        }
+    }
+
+    fn disconnect(&mut self, pair: (usize, usize)) {
+        let Some(connection) = self.connections.get_mut(&pair) else { return };
+        let was_up = std::mem::take(&mut connection.up);
+        connection.number += 1;
+        connection.waiting.clear();
+        (connection.expiring, connection.dialling) = (false, false);
+        if !was_up {
+            return;
+        }
+        for (node, other) in [(pair.0, pair.1), (pair.1, pair.0)] {
+            let time = self.nodes[node].time(self.now);
+            if let Some(running) = self.nodes[node].running_mut() {
+                running.gossip.handle_disconnected(time, NodeIndex(other as u16));
+                self.drain(node);
+            }
+        }
+    }
+
+    /// Sets up a connection, if the network allows one and there is none.
+    fn dial(&mut self, a: usize, b: usize) {
+        let pair = (a.min(b), a.max(b));
+        let passable = self.is_passable(pair);
+        let handshake = 2 * self.network.delay(&mut self.rng) + self.network.delay(&mut self.rng);
+        let connection = self.connections.entry(pair).or_default();
+        if connection.up || connection.dialling || !passable {
+            return;
+        }
+        // After the first time, the dialler may be in the middle of a back-off.
+        let most = if connection.number > 1 { saturating_nanos(self.network.max_reconnect) } else { 0 };
+        let backoff = self.rng.u64(0..=most);
+        connection.dialling = true;
+        connection.number += 1;
+        self.queue.push(self.now + backoff + handshake, Event::Connected { pair, number: connection.number });
+    }
+
+    fn connect(&mut self, pair: (usize, usize), number: u64) {
+        let passable = self.is_passable(pair);
+        let bytes = self.network.datagram_bytes;
+        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.number == number) else { return };
+        connection.dialling = false;
+        if !passable {
+            return;
+        }
+        connection.up = true;
+        for (node, other) in [(pair.0, pair.1), (pair.1, pair.0)] {
+            let time = self.nodes[node].time(self.now);
+            if let Some(running) = self.nodes[node].running_mut() {
+                running.gossip.handle_connected(time, NodeIndex(other as u16), bytes);
+                self.drain(node);
+            }
+        }
+    }
+
+    fn note(&mut self, salt: u64, bytes: &[u8]) {
+        self.trace = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.trace ^ self.now ^ salt);
+    }
+
+    fn note_published(&mut self, node: usize) {
+        let now = self.now;
+        let Some(log) = &mut self.spread else { return };
+        let Some(running) = self.nodes[node].running() else { return };
+        let version = running.gossip.own_version();
+        let published = &mut log.published[node];
+        let last = published.back().map_or(0, |(version, _)| *version);
+        published.extend((last + 1..=version).map(|version| (version, now)));
+        let everyone = log.clocks.iter().enumerate().filter(|(other, _)| *other != node).map(|(_, clocks)| clocks[node]).min();
+        while published.len() > 1 && published.front().is_some_and(|(version, _)| *version <= everyone.unwrap_or(0)) {
+            published.pop_front();
+        }
+    }
+
+    fn measure_news(&mut self, node: usize) {
+        let now = self.now;
+        let Some(log) = &mut self.spread else { return };
+        let Some(running) = self.nodes[node].running() else { return };
+        for writer in (0..self.nodes.len()).filter(|writer| *writer != node) {
+            let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else { continue };
+            let clock = running.gossip.clock_of(NodeIndex(writer as u16), incarnation);
+            let before = std::mem::replace(&mut log.clocks[node][writer], clock);
+            if clock > before {
+                let news = log.published[writer].iter().filter(|(version, _)| (before + 1..=clock).contains(version));
+                log.spread.0.extend(news.map(|(_, at)| u32::try_from((now - at) / 1_000).unwrap_or(u32::MAX)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
