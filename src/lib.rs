@@ -4,6 +4,8 @@
 
 mod algorithm;
 mod clock;
+#[cfg(feature = "config")]
+pub mod config;
 mod counter;
 mod decision;
 mod error;
@@ -21,6 +23,8 @@ mod table;
 mod time;
 
 pub use clock::{Clock, ManualClock};
+#[cfg(feature = "config")]
+pub use config::{Config, ConfigBuilder, ConfigError};
 pub use counter::{PnCounter, Share, ShareOp};
 pub use decision::{Basis, Decision};
 pub use error::CostError;

@@ -1,0 +1,54 @@
+# The recipes that people run and the ones that CI runs are the same: `just ci` is all of it.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# Every feature, each of which must build without the others.
+features := "gossip net http sim cli metrics config"
+
+# Lists the recipes.
+default:
+    @just --list
+
+# Everything that must pass before a change lands.
+ci: lint features test test-all-features doc deny
+
+# Formatting, and clippy over every target with every feature; a warning is an error.
+lint:
+    cargo fmt --check
+    cargo clippy --all-targets --all-features -- -D warnings
+
+# The core alone, then each feature alone.
+features:
+    cargo clippy --no-default-features -- -D warnings
+    for feature in {{features}}; do \
+        echo "== $feature alone"; \
+        cargo clippy --no-default-features --features "$feature" -- -D warnings; \
+    done
+
+# The tests that a bare checkout runs, documentation examples among them.
+test *args:
+    cargo test {{args}}
+
+# The same with every feature, for what is only there with `cli` or `metrics`.
+test-all-features *args:
+    cargo test --all-features {{args}}
+
+# The documentation; a broken link is an error.
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
+
+# Licences, banned crates and sources of the dependency tree. Fetches no advisories, so it works offline.
+deny:
+    cargo deny check licenses bans sources
+
+# A fleet of three on this machine, with certificates made for the occasion.
+fleet *args:
+    cargo run --release --example fleet -- {{args}}
+
+# A simulated fleet on virtual time.
+simulate *args:
+    cargo run --release --features cli -- simulate {{args}}
+
+# Speed against other rate limiters, in one run.
+bench-peers *args:
+    cd benches/peers && cargo run --release -- {{args}}

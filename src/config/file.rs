@@ -1,0 +1,356 @@
+//! The file form: what a TOML file may say, and how it becomes a [`Config`].
+//!
+//! The forms hold what was written, unchecked. Each is turned into the checked thing by the type that owns the
+//! rule (`NodeId`, `Limit`, the builder), and the error is given the line of its key on the way out.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::Path,
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+use super::{
+    Config, ConfigBuilder, ConfigError, builder,
+    document::{Document, nearest},
+    error::Problem,
+    text::{parse_duration, parse_quota},
+};
+use crate::{
+    key::Digest,
+    limit::{Limit, LimitBuilder, LimitError, OnFull, OnPartition, Quota},
+    node::NodeId,
+};
+
+/// No file that is read may be larger, be it the configuration, a certificate or a secret.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the tables of a configuration")]
+struct Form {
+    #[serde(default)]
+    node: NodeForm,
+    #[serde(default)]
+    #[cfg_attr(not(feature = "net"), allow(dead_code, reason = "read only for the network"))]
+    tls: TlsForm,
+    #[serde(default)]
+    keys: KeysForm,
+    #[serde(default)]
+    peer: Vec<PeerForm>,
+    #[serde(default)]
+    gossip: GossipForm,
+    #[serde(default)]
+    limit: Vec<LimitForm>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a [node] table")]
+struct NodeForm {
+    name: Option<String>,
+    listen: Option<String>,
+    cluster: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a [tls] table")]
+#[cfg_attr(not(feature = "net"), allow(dead_code, reason = "read only for the network"))]
+struct TlsForm {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a [keys] table")]
+struct KeysForm {
+    secret: Option<String>,
+    secret_file: Option<String>,
+    digest: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a [[peer]] table")]
+struct PeerForm {
+    name: Option<String>,
+    address: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a [gossip] table")]
+struct GossipForm {
+    heartbeat: Option<String>,
+    suspect_after: Option<String>,
+    sync_timeout: Option<String>,
+    repair_interval: Option<String>,
+    fanout: Option<i64>,
+    min_interval: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a [[limit]] table")]
+struct LimitForm {
+    name: Option<String>,
+    algorithm: Option<String>,
+    rate: Option<String>,
+    quota: Option<i64>,
+    period: Option<String>,
+    burst: Option<i64>,
+    on_partition: Option<String>,
+    max_keys: Option<i64>,
+    on_full: Option<String>,
+}
+
+/// Reads a file.
+pub(super) fn load(path: &Path) -> Result<Config, ConfigError> {
+    let source_name = path.display().to_string();
+    let text = read_file(path).and_then(|bytes| String::from_utf8(bytes).map_err(|_| not_utf8()));
+    match text {
+        Ok(text) => config(&text, &source_name, path.parent().unwrap_or(Path::new(""))),
+        Err(error) => {
+            let problem = Problem::Unreadable { path: "this path".to_owned(), error };
+            Err(ConfigError::new("", problem).in_source(&source_name, None))
+        }
+    }
+}
+
+/// Reads a text.
+pub(super) fn config(text: &str, source_name: &str, base_dir: &Path) -> Result<Config, ConfigError> {
+    let (document, form) = Document::read::<Form>(text, source_name)?;
+    resolve(form, base_dir).and_then(ConfigBuilder::build).map_err(|error| document.locate(error))
+}
+
+/// Reads the limits of a text.
+pub(super) fn limits(text: &str, source_name: &str) -> Result<Vec<Limit>, ConfigError> {
+    let (document, form) = Document::read::<Form>(text, source_name)?;
+    let limits: Result<Vec<_>, _> =
+        form.limit.into_iter().enumerate().map(|(index, form)| limit(index, form)).collect();
+    limits
+        .and_then(|limits| builder::check_limits(&limits).map(|()| limits))
+        .map_err(|error| document.locate(error))
+}
+
+fn resolve(form: Form, base_dir: &Path) -> Result<ConfigBuilder, ConfigError> {
+    let mut builder = node(form.node)?;
+    builder = keys(builder, form.keys, base_dir)?;
+    #[cfg(feature = "net")]
+    {
+        builder = builder.tls(tls(form.tls, base_dir)?);
+    }
+    for (index, form) in form.peer.into_iter().enumerate() {
+        let key = |field| format!("peer[{index}].{field}");
+        let name = required(key("name"), form.name, "the peer's name, as in its certificate")?;
+        let node = NodeId::new(&name).map_err(|error| ConfigError::refused(key("name"), error))?;
+        let address =
+            required(key("address"), form.address, "\"host:port\"").map_err(|e| e.of_entry(&name))?;
+        builder = builder.peer(node, address);
+    }
+    builder = gossip(builder, &form.gossip)?;
+    for (index, form) in form.limit.into_iter().enumerate() {
+        builder = builder.limit(limit(index, form)?);
+    }
+    Ok(builder)
+}
+
+fn node(form: NodeForm) -> Result<ConfigBuilder, ConfigError> {
+    let name = required("node.name", form.name, "this node's name, as in its certificate")?;
+    let node = NodeId::new(&name).map_err(|error| ConfigError::refused("node.name", error))?;
+    let mut builder = Config::builder(node);
+    if let Some(listen) = form.listen {
+        let wanted = "an IP address and a port, such as \"0.0.0.0:7100\" or \"[::]:7100\"";
+        let address = listen.parse();
+        builder = builder.listen(
+            address.map_err(|_| ConfigError::value("node.listen", format_args!("{listen:?}"), wanted))?,
+        );
+    }
+    Ok(match form.cluster {
+        Some(cluster) => builder.cluster(cluster),
+        None => builder,
+    })
+}
+
+fn keys(mut builder: ConfigBuilder, form: KeysForm, base_dir: &Path) -> Result<ConfigBuilder, ConfigError> {
+    match (form.secret, form.secret_file) {
+        (Some(_), Some(_)) => {
+            return Err(ConfigError::refused(
+                "keys.secret_file",
+                "stands beside secret; give one of the two",
+            ));
+        }
+        (Some(secret), None) => builder = builder.secret(secret),
+        (None, Some(path)) => {
+            // Whoever puts the secret itself in place of the path must not find it in a log, so it is not quoted.
+            let secret = read_file(&base_dir.join(path)).map_err(|error| {
+                let path = format!("the path it names, from {} on", base_dir.display());
+                ConfigError::new("keys.secret_file", Problem::Unreadable { path, error })
+            })?;
+            // An editor or `echo` ends the file with a newline that is not meant.
+            builder = builder.secret(secret.trim_ascii_end());
+        }
+        (None, None) => {}
+    }
+    if let Some(digest) = form.digest {
+        let digest = pick(&digest, &[("xxh3", Digest::Xxh3), ("siphash128", Digest::SipHash128)]);
+        builder = builder.digest(digest.map_err(|wanted| ConfigError::unquoted("keys.digest", wanted))?);
+    }
+    Ok(builder)
+}
+
+#[cfg(feature = "net")]
+fn tls(form: TlsForm, base_dir: &Path) -> Result<super::TlsIdentity, ConfigError> {
+    let read = |key: &str, path: Option<String>| {
+        let path = required(key, path, "the path of a PEM file")?;
+        named_file(key, &path, base_dir)
+    };
+    let ca = read("tls.ca", form.ca)?;
+    let cert = read("tls.cert", form.cert)?;
+    let key = read("tls.key", form.key)?;
+    super::TlsIdentity::from_pem(&ca, &cert, &key)
+}
+
+fn gossip(mut builder: ConfigBuilder, form: &GossipForm) -> Result<ConfigBuilder, ConfigError> {
+    type Setter = fn(ConfigBuilder, Duration) -> ConfigBuilder;
+    let durations: [(&str, &Option<String>, Setter); 5] = [
+        ("gossip.heartbeat", &form.heartbeat, ConfigBuilder::heartbeat),
+        ("gossip.suspect_after", &form.suspect_after, ConfigBuilder::suspect_after),
+        ("gossip.sync_timeout", &form.sync_timeout, ConfigBuilder::sync_timeout),
+        ("gossip.repair_interval", &form.repair_interval, ConfigBuilder::repair_interval),
+        ("gossip.min_interval", &form.min_interval, ConfigBuilder::min_interval),
+    ];
+    for (key, text, set) in durations {
+        if let Some(text) = text {
+            builder = set(builder, parse_duration(text).map_err(|error| ConfigError::refused(key, error))?);
+        }
+    }
+    if let Some(fanout) = form.fanout {
+        let fanout = usize::try_from(fanout)
+            .map_err(|_| ConfigError::value("gossip.fanout", fanout, "1 to 16 peers"))?;
+        builder = builder.fanout(fanout);
+    }
+    Ok(builder)
+}
+
+fn limit(index: usize, form: LimitForm) -> Result<Limit, ConfigError> {
+    let name =
+        required(format!("limit[{index}].name"), form.name.as_deref(), "the limit's name, such as \"api\"")?;
+    named_limit(index, name, &form).map_err(|error| error.of_entry(name))
+}
+
+fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, ConfigError> {
+    let key = |field: &str| format!("limit[{index}].{field}");
+    let start: Start = match &form.algorithm {
+        None => Limit::token_bucket,
+        Some(text) => choice(&key("algorithm"), text, &ALGORITHMS)?,
+    };
+    let mut builder = start(name, quota(form, &key)?);
+    if let Some(burst) = form.burst {
+        let wanted = "a whole number of units, 1 or more";
+        builder =
+            builder.burst(u64::try_from(burst).map_err(|_| ConfigError::value(key("burst"), burst, wanted))?);
+    }
+    if let Some(text) = &form.on_partition {
+        builder = builder.on_partition(choice(&key("on_partition"), text, &ON_PARTITION)?);
+    }
+    if let Some(keys) = form.max_keys {
+        let wanted = "a whole number of keys, 1 or more";
+        let keys = usize::try_from(keys).map_err(|_| ConfigError::value(key("max_keys"), keys, wanted))?;
+        builder = builder.max_keys(keys);
+    }
+    if let Some(text) = &form.on_full {
+        builder = builder.on_full(choice(&key("on_full"), text, &ON_FULL)?);
+    }
+    builder.build().map_err(|error| refused_limit(&error, form, &key))
+}
+
+/// Starts a limit of one algorithm, given its name and quota.
+type Start = fn(&str, Quota) -> LimitBuilder;
+
+const ALGORITHMS: [(&str, Start); 2] =
+    [("token_bucket", Limit::token_bucket), ("fixed_window", Limit::fixed_window)];
+
+const ON_PARTITION: [(&str, OnPartition); 5] = [
+    ("local", OnPartition::Local),
+    ("share", OnPartition::Share),
+    ("last_demand", OnPartition::LastDemand),
+    ("open", OnPartition::Open),
+    ("closed", OnPartition::Closed),
+];
+
+const ON_FULL: [(&str, OnFull); 3] =
+    [("shared_bucket", OnFull::SharedBucket), ("open", OnFull::Open), ("closed", OnFull::Closed)];
+
+/// `rate = "1000/s"`, or `quota = 1000` with `period = "1s"`.
+fn quota(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Quota, ConfigError> {
+    match (&form.rate, form.quota, &form.period) {
+        (Some(rate), None, None) => {
+            parse_quota(rate).map_err(|error| ConfigError::refused(key("rate"), error))
+        }
+        (Some(_), ..) => {
+            Err(ConfigError::refused(key("rate"), "stands beside quota or period; give one or the other"))
+        }
+        (None, Some(units), Some(period)) => {
+            let period =
+                parse_duration(period).map_err(|error| ConfigError::refused(key("period"), error))?;
+            let wanted = "a whole number of units, 1 or more";
+            let units = u64::try_from(units).map_err(|_| ConfigError::value(key("quota"), units, wanted))?;
+            Ok(Quota::new(units, period))
+        }
+        (None, Some(_), None) => {
+            Err(ConfigError::missing(key("period"), "the quota's period, such as \"1s\""))
+        }
+        (None, None, Some(_)) => Err(ConfigError::missing(key("quota"), "a whole number of units a period")),
+        (None, None, None) => Err(ConfigError::missing(key("rate"), "units a time, such as \"1000/s\"")),
+    }
+}
+
+/// Points at the key that a limit's field was read from: both parts of a quota may come from `rate`.
+fn refused_limit(error: &LimitError, form: &LimitForm, key: &impl Fn(&str) -> String) -> ConfigError {
+    let field = match error.field() {
+        "quota" | "period" if form.rate.is_some() => "rate",
+        "burst" if form.burst.is_none() && form.rate.is_some() => "rate",
+        field => field,
+    };
+    ConfigError::value(key(field), error.value(), error.wanted())
+}
+
+fn required<T>(key: impl Into<String>, value: Option<T>, wanted: &str) -> Result<T, ConfigError> {
+    value.ok_or_else(|| ConfigError::missing(key, wanted))
+}
+
+fn choice<T: Copy>(key: &str, given: &str, known: &[(&str, T)]) -> Result<T, ConfigError> {
+    pick(given, known).map_err(|wanted| ConfigError::value(key, format_args!("{given:?}"), wanted))
+}
+
+/// Finds a value by its name; says which names there are.
+fn pick<T: Copy>(given: &str, known: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = known.iter().find(|(name, _)| *name == given) {
+        return Ok(*value);
+    }
+    let names: Vec<_> = known.iter().map(|(name, _)| format!("{name:?}")).collect();
+    let meant = nearest(given, known.iter().map(|(name, _)| *name));
+    let hint = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
+    Err(format!("{}{hint}", names.join(", ")))
+}
+
+/// Reads the file that a key names.
+#[cfg(feature = "net")]
+fn named_file(key: &str, path: &str, base_dir: &Path) -> Result<Vec<u8>, ConfigError> {
+    let path = base_dir.join(path);
+    read_file(&path).map_err(|error| {
+        ConfigError::new(key, Problem::Unreadable { path: path.display().to_string(), error })
+    })
+}
+
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 4 MiB"));
+    }
+    Ok(bytes)
+}
+
+fn not_utf8() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text")
+}
