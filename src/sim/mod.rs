@@ -20,10 +20,12 @@
 //! # Ok::<(), ratemesh::LimitError>(())
 //! ```
 
-mod measure;
 mod network;
 mod node;
+mod keys;
+mod measure;
 mod queue;
+pub mod scenario;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -39,6 +41,7 @@ use crate::{
     node::NodeId,
     time::saturating_nanos,
 };
+pub use keys::Keys;
 pub use measure::{Record, Spread, Traffic};
 pub use network::Network;
 use node::Node;
@@ -64,13 +67,13 @@ pub struct Answer {
     pub basis: Basis,
 }
 
-/// A stream of requests to one node for one key.
+/// A stream of requests to one node.
 #[derive(Clone, Debug)]
 struct Offer {
     node: usize,
     limit: usize,
     name: String,
-    key: Key,
+    keys: Keys,
     /// Requests per second; their gaps are exponentially distributed.
     rate: f64,
     cost: u64,
@@ -197,14 +200,29 @@ impl Cluster {
         self.offer_on(0, node, key, rate, 1);
     }
 
+    /// Offers `node` requests for keys that are drawn anew each time; `name` tells this stream from others.
+    pub fn offer_many(&mut self, limit: usize, node: usize, name: &str, keys: Keys, rate: f64) {
+        let at = self.offer_place(limit, node, name, |_| keys);
+        self.set_rate(at, rate, 1);
+    }
+
     /// The same under another limit, and at another cost.
     pub fn offer_on(&mut self, limit: usize, node: usize, key: &str, rate: f64, cost: u64) {
-        let at = self.offers.iter().position(|offer| offer.node == node && offer.limit == limit && offer.name == key);
-        let at = at.unwrap_or_else(|| {
-            let digest = self.hasher.key(key);
-            self.offers.push(Offer { node, limit, name: key.to_owned(), key: digest, rate, cost, generation: 0 });
+        let at = self.offer_place(limit, node, key, |hasher| Keys::One(hasher.key(key)));
+        self.set_rate(at, rate, cost);
+    }
+
+    fn offer_place(&mut self, limit: usize, node: usize, name: &str, keys: impl FnOnce(&KeyHasher) -> Keys) -> usize {
+        let at = self.offers.iter().position(|offer| offer.node == node && offer.limit == limit && offer.name == name);
+        at.unwrap_or_else(|| {
+            let keys = keys(&self.hasher);
+            let name = name.to_owned();
+            self.offers.push(Offer { node, limit, name, keys, rate: 0.0, cost: 1, generation: 0 });
             self.offers.len() - 1
-        });
+        })
+    }
+
+    fn set_rate(&mut self, at: usize, rate: f64, cost: u64) {
         let offer = &mut self.offers[at];
         (offer.rate, offer.cost) = (rate, cost);
         offer.generation += 1;
@@ -483,8 +501,9 @@ impl Cluster {
     }
 
     fn arrive(&mut self, at: usize, generation: u64) {
-        let Offer { node, limit, key, cost, generation: current, .. } = self.offers[at];
+        let Offer { node, limit, cost, generation: current, .. } = self.offers[at];
         if generation == current {
+            let key = self.offers[at].keys.draw(self.now - START, &mut self.rng);
             let answer = self.request(limit, node, key, cost);
             self.note(0, &[u8::from(answer.is_some_and(|answer| answer.allowed))]);
             self.schedule_arrival(at);
