@@ -146,16 +146,24 @@ impl Ledger {
             let before = entry.share;
             let previous = Some(entry.stamp);
             entry.share = before.merged(said).clamped();
-            // A restatement without a change is news too: it says that the share was still so at a later time.
-            let later = stamp.wrapping_sub(entry.stamp) as i32 > 0;
-            if later {
+            let news = entry.share != before;
+            // Only with a change: an old state that comes back by a longer way must not keep the share alive.
+            if news && stamp.wrapping_sub(entry.stamp) as i32 > 0 {
                 entry.stamp = stamp;
             }
-            let news = entry.share != before;
             return Merged { units: difference(entry.share, before), previous, news };
         }
         self.push(slot, Entry { share: said, actor, epoch, stamp });
         Merged { units: difference(said, Share::default()), previous: None, news: true }
+    }
+
+    /// Notes that a share was still the same at a later time, as its actor has said.
+    pub(crate) fn touch(&mut self, slot: u32, actor: ActorIndex, epoch: u16, stamp: u32) {
+        if let Some(entry) = self.entry_mut(slot, actor, epoch)
+            && stamp.wrapping_sub(entry.stamp) as i32 > 0
+        {
+            entry.stamp = stamp;
+        }
     }
 
     fn push(&mut self, slot: u32, entry: Entry) {

@@ -54,12 +54,18 @@ impl ActorState {
         self.log.back().map_or(self.clock, |change| change.version.max(self.clock))
     }
 
-    /// Notes a change; changes of others may come out of order.
+    /// Notes a change; changes of others may come out of order, and more than once.
     pub(super) fn note(&mut self, change: Change) {
+        if change.version <= self.floor {
+            return;
+        }
         match self.log.back() {
-            Some(last) if last.version > change.version => {
-                let at = self.log.partition_point(|other| other.version <= change.version);
-                self.log.insert(at, change);
+            Some(last) if last.version >= change.version => {
+                let at = self.log.partition_point(|other| other.version < change.version);
+                // A version names one change, however many ways it comes by.
+                if self.log.get(at).is_none_or(|other| other.version != change.version) {
+                    self.log.insert(at, change);
+                }
             }
             _ => self.log.push_back(change),
         }
@@ -174,7 +180,7 @@ mod tests {
         let mut actors = Actors::default();
         let actor = actors.find_or_add(NodeIndex(1), 7, Timestamp::ZERO).unwrap();
         let state = actors.get_mut(actor).unwrap();
-        for version in [1, 2, 5, 3, 9, 4] {
+        for version in [1, 2, 5, 3, 9, 4, 5, 9, 1] {
             state.note(change(version));
         }
         assert_eq!(state.since(2).map(|change| change.version).collect::<Vec<_>>(), [3, 4, 5, 9]);

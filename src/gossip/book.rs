@@ -25,6 +25,10 @@ use crate::{
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
 
+/// The more nodes there are, the closer each keeps to what is expected of it: its threshold is the others' ÷ (1 + nodes ÷
+/// this), for errors add up over the nodes.
+const HOT_NODES: f64 = 2.0;
+
 /// One limit's ledger, hot keys and epochs.
 pub(super) struct Book {
     pub(super) table: Arc<Table>,
@@ -36,6 +40,8 @@ pub(super) struct Book {
     window: Option<u64>,
     /// Shares of the next window, whose units count from its beginning on.
     ahead: Vec<(u32, ActorIndex)>,
+    /// Hot keys of which there has been news since expectations were worked out.
+    touched: Vec<u32>,
     /// The next slot to look at for what has retired.
     hand: u32,
     /// What each unreachable node is assumed to spend, in fixed point per second.
@@ -71,9 +77,9 @@ pub(super) struct Allowance {
 }
 
 impl Book {
-    pub(super) fn new(table: Arc<Table>, heartbeat: Duration, now: Now) -> Self {
+    pub(super) fn new(table: Arc<Table>, heartbeat: Duration, nodes: usize, now: Now) -> Self {
         let limit = table.limit();
-        let threshold = threshold(limit.quota().units());
+        let threshold = threshold(limit.quota().units()) as f64 * HOT_NODES / (nodes as f64 + HOT_NODES);
         Self {
             ledger: Ledger::new(limit),
             hot: HotKeys::new(&table, heartbeat, threshold),
@@ -81,6 +87,7 @@ impl Book {
             epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
             window: table.meter().window(now),
             ahead: Vec::new(),
+            touched: Vec::new(),
             hand: 0,
             assumed: 0.0,
             table,
@@ -142,7 +149,9 @@ impl Book {
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
         let share = Share { spent: in_epoch, refunded: cell.refunded.load(Ordering::Acquire) };
-        let merged = self.ledger.merge(slot, me, epoch, share, self.ledger.stamp(now.mono));
+        let stamp = self.ledger.stamp(now.mono);
+        let merged = self.ledger.merge(slot, me, epoch, share, stamp);
+        self.ledger.touch(slot, me, epoch, stamp);
         (merged.news || restate).then_some(epoch)
     }
 
@@ -274,20 +283,34 @@ impl Book {
         let mut amount = fixed(&self.table, merged.units);
         let hot = item.demand.is_some_and(|demand| demand > 0.0) && self.hot.heat(&self.table, slot, now);
         let expected = hot || self.hot.contains(slot);
-        let restated = merged.previous.is_some_and(|previous| stamp.wrapping_sub(previous) as i32 > 0);
-        if expected && (first || restated || merged.news) {
-            amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, item.demand, amount, Duration::from_nanos(age), now);
+        let restated = expected && item.demand.is_some() && self.hot.is_newer(slot, actor, item.version);
+        if restated {
+            self.ledger.touch(slot, actor, item.epoch, stamp);
+        }
+        if expected && (restated || merged.news) {
+            let statement = item.demand.filter(|_| restated).map(|demand| (demand, item.version));
+            let age = Duration::from_nanos(age);
+            amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, statement, amount, age, now);
         }
         let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
         let known = merged.previous.map_or(age.saturating_add(UNHEARD_NANOS), |previous| self.ledger.age(previous, now.mono));
         if amount != 0 {
             self.ledger.settle(&self.table, slot, amount, known, floor, now);
         }
-        if expected {
+        if expected && self.touched.last() != Some(&slot) {
+            self.touched.push(slot);
+        }
+        let urgent = merged.units.unsigned_abs() >= self.threshold() || restated;
+        Ok(Taken { slot, news: merged.news || restated, first, urgent })
+    }
+
+    /// Works out anew what is expected of peers, once all of a frame's news has been taken in.
+    pub(super) fn expect_anew(&mut self, now: Now) {
+        self.touched.sort_unstable();
+        self.touched.dedup();
+        for slot in self.touched.drain(..) {
             self.hot.expect(&self.table, slot, now);
         }
-        let urgent = merged.units.unsigned_abs() >= self.threshold() || (item.demand.is_some() && (merged.news || restated));
-        Ok(Taken { slot, news: merged.news || (item.demand.is_some() && restated), first, urgent })
     }
 
     /// What is left to debit of units spent while their actor could not be heard, and how far down. What was assumed of

@@ -41,6 +41,8 @@ const COOLING: Duration = Duration::from_millis(600);
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     actor: ActorIndex,
+    /// The version of its last statement.
+    version: u64,
     /// As stated, in units per second.
     demand: f64,
     /// Debited for it already, and not yet put right by a count.
@@ -102,7 +104,7 @@ pub(super) struct HotKeys {
 }
 
 impl HotKeys {
-    pub(super) fn new(table: &Table, heartbeat: Duration, threshold: u64) -> Self {
+    pub(super) fn new(table: &Table, heartbeat: Duration, threshold: f64) -> Self {
         let limit = table.limit();
         let least = WORTHWHILE / heartbeat.as_secs_f64();
         let rate = limit.quota().units_per_second();
@@ -112,7 +114,7 @@ impl HotKeys {
             rate,
             continuous: !limit.meter().needs_wall(),
             least: if rate >= least { least } else { f64::INFINITY },
-            threshold: threshold as f64,
+            threshold,
         }
     }
 
@@ -225,6 +227,12 @@ impl HotKeys {
         key.peers.iter().find(|peer| peer.actor == actor).map(|peer| peer.demand as f32)
     }
 
+    /// Whether a statement is newer than the last one of its actor.
+    pub(super) fn is_newer(&self, slot: u32, actor: ActorIndex, version: u64) -> bool {
+        let known = self.keys.get(&slot).and_then(|key| key.peers.iter().find(|peer| peer.actor == actor));
+        known.is_none_or(|peer| version > peer.version)
+    }
+
     /// Takes in an actor's count, which grew by `amount` and was made `age` ago, and puts right what was expected.
     /// Returns the correction: what is still to be debited, or given back where it is negative.
     #[allow(clippy::too_many_arguments, reason = "one piece of news")]
@@ -234,7 +242,7 @@ impl HotKeys {
         ledger: &mut Ledger,
         slot: u32,
         actor: ActorIndex,
-        demand: Option<f32>,
+        statement: Option<(f32, u64)>,
         amount: i64,
         age: Duration,
         now: Now,
@@ -247,13 +255,15 @@ impl HotKeys {
         let since = under_way.over(saturating_nanos(age)).min(peer.debited);
         let correction = amount.saturating_sub(peer.debited - since);
         peer.debited = since;
-        if let Some(demand) = demand {
-            peer.demand = f64::from(demand).clamp(0.0, MAX_DEMAND);
+        if let Some((demand, version)) = statement {
+            // A demand that is no number is none.
+            peer.demand = f64::from(demand).max(0.0).min(MAX_DEMAND);
+            peer.version = version;
         }
         correction
     }
 
-    /// Works the expectations out anew after news.
+    /// Works the expectations out anew, after news has been taken in.
     pub(super) fn expect(&mut self, table: &Table, slot: u32, now: Now) {
         let (rate, continuous) = (self.rate, self.continuous);
         if let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) {
@@ -284,31 +294,42 @@ const MAX_DEMAND: f64 = 1e12;
 /// Actors that one key has expectations of.
 const MAX_EXPECTED: usize = 2_048;
 
-/// How spending goes on from now: at the demands until the level is used up, at their parts of the quota afterwards.
+/// How spending goes on from now, if everyone sees the level that this node sees: nothing while a debt is repaid, the
+/// demands while there are units left, and the demands' parts of the quota after either.
 struct Pace {
     bend: Timestamp,
+    /// Which part of a demand is spent until the bend, and afterwards.
     part: f64,
+    later_part: f64,
 }
 
 impl Pace {
     fn new(table: &Table, rate: f64, continuous: bool, demands: f64, level: i64, now: Timestamp) -> Self {
-        let level = table.meter().as_units(level).max(0.0);
-        let (outflow, part) = match continuous {
-            // A bucket that is empty gives as much as comes in.
-            true => (demands - rate, if demands > rate { rate / demands } else { 1.0 }),
-            // A window that is used up gives nothing until the next one.
-            false => (demands, 0.0),
+        let level = table.meter().as_units(level);
+        let later_part = match continuous {
+            // A bucket that is empty gives as much as comes in; a window that is used up gives nothing until the next.
+            true if demands > rate => rate / demands,
+            true => 1.0,
+            false => 0.0,
         };
-        let seconds = if outflow > 0.0 { level / outflow } else { f64::INFINITY };
-        let lasts = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1 << 20));
-        Self { bend: now.after(lasts), part }
+        let outflow = if continuous { demands - rate } else { demands };
+        let (seconds, part) = match level < 0.0 {
+            true if continuous => (-level / rate, 0.0),
+            true => (f64::INFINITY, 0.0),
+            false if outflow > 0.0 => (level / outflow, 1.0),
+            false => (f64::INFINITY, 1.0),
+        };
+        let lasts = Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER).min(FOREVER);
+        Self { bend: now.after(lasts), part, later_part }
     }
 
     fn of(&self, table: &Table, demand: f64) -> (Rate, Rate) {
         let per_second = |units: f64| Rate::per_second(table.meter().from_units(units) as f64);
-        (per_second(demand), per_second(demand * self.part))
+        (per_second(demand * self.part), per_second(demand * self.later_part))
     }
 }
+
+const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl HotKey {
     fn demand(&self) -> f64 {
@@ -336,7 +357,10 @@ impl HotKey {
         let before = until.min(bend).saturating_sub(from);
         let after = until.saturating_sub(bend.max(from));
         let amount = |peer: &Expected| peer.rate.over(before).saturating_add(peer.later_rate.over(after));
-        let total = self.peers.iter().map(amount).fold(0, i64::saturating_add);
+        let total = match until > from {
+            true => self.peers.iter().map(amount).fold(0, i64::saturating_add),
+            false => 0,
+        };
         self.folded = now.mono.max(self.folded);
         if total == 0 {
             return;
@@ -382,7 +406,7 @@ impl HotKey {
             None if self.peers.len() >= MAX_EXPECTED => return None,
             None => {
                 let expected =
-                    Expected { actor, demand: 0.0, debited: 0, rate: Rate::default(), later_rate: Rate::default() };
+                    Expected { actor, version: 0, demand: 0.0, debited: 0, rate: Rate::default(), later_rate: Rate::default() };
                 self.peers.push(expected);
                 self.peers.len() - 1
             }

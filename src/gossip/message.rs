@@ -258,7 +258,7 @@ const END_OF_FRAME: u8 = 0;
 const GROUP: u8 = 1;
 
 /// The most bytes that an item can take.
-pub(crate) const ITEM_BYTES: usize = 1 + 3 + 3 + 9 + 16 + 9 + 9 + 5 + 4;
+pub(crate) const ITEM_BYTES: usize = 1 + 3 + 3 + 9 + 16 + 9 + 9 + 5 + 2;
 /// The most bytes that a group takes beside its items, and the end of the frame after it.
 pub(crate) const GROUP_BYTES: usize = 1 + 3 + 5 + 9 + 1 + 9 + 1;
 /// The most bytes that a beat takes.
@@ -338,7 +338,7 @@ impl FrameWriter {
             self.put(&item.age);
         }
         if let Some(demand) = item.demand {
-            let _ = self.encoder.writer().write(&demand.to_le_bytes());
+            let _ = self.encoder.writer().write(&coarse(demand));
         }
         self.at = At { version: item.version, context: Some(context) };
     }
@@ -353,6 +353,16 @@ impl FrameWriter {
         self.byte(END_OF_FRAME);
         self.encoder.into_writer().0
     }
+}
+
+/// The upper half of a number's bits: 8 of exponent and 7 of mantissa, right to half a percent (bfloat16).
+fn coarse(demand: f32) -> [u8; 2] {
+    // Half of what is cut off, so that it is rounded and not cut.
+    ((demand.to_bits().saturating_add(0x7fff) >> 16) as u16).to_le_bytes()
+}
+
+fn fine(bytes: [u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
 }
 
 /// Reads a frame, a part at a time.
@@ -426,7 +436,7 @@ impl<'a> FrameReader<'a> {
         let spent = self.get()?;
         let refunded = if flags & REFUNDED != 0 { self.get()? } else { 0 };
         let age = if flags & AGE != 0 { self.get()? } else { 0 };
-        let demand = if flags & DEMAND != 0 { Some(f32::from_le_bytes(self.get()?)) } else { None };
+        let demand = if flags & DEMAND != 0 { Some(fine(self.get()?)) } else { None };
         self.group = Some(At { version, context });
         let key = Key::from_digest(digest);
         Ok(Part::Item(Item { version, limit, epoch, key, share: Share { spent, refunded }, age, demand }))

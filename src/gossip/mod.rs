@@ -176,7 +176,7 @@ impl Gossip {
         let incarnation = config.incarnation.get();
         let mut actors = Actors::default();
         let me = actors.find_or_add(here, incarnation, now.mono).unwrap_or(0);
-        let books: Vec<Book> = tables.into_iter().map(|table| Book::new(table, config.heartbeat, now)).collect();
+        let books: Vec<Book> = tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
         for book in &books {
             book.table.listen(book.threshold(), Arc::clone(wake));
         }
@@ -348,6 +348,7 @@ impl Gossip {
         counter
     }
 
+    pub(crate) fn dbg_logs(&self) -> String { self.actors.iter().map(|(a, s)| format!("{a}:{}/{}/{} ", s.log_len(), s.clock, s.floor)).collect() }
     /// The version of this node's latest change.
     pub(crate) fn own_version(&self) -> u64 {
         self.actors.get(self.me).map_or(0, |state| state.clock)

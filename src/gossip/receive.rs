@@ -167,6 +167,12 @@ impl Gossip {
             }
         }
         self.heard_node(from, now);
+        let read = self.take_parts(from, &mut frame, now);
+        self.books.iter_mut().for_each(|book| book.expect_anew(now));
+        read
+    }
+
+    fn take_parts(&mut self, from: NodeIndex, frame: &mut FrameReader<'_>, now: Now) -> Result<(), Malformed> {
         let mut group = None;
         while let Some(part) = frame.next()? {
             match part {

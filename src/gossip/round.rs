@@ -279,7 +279,7 @@ impl Gossip {
     }
 
     fn write_frame(&mut self, to: NodeIndex, tellings: &mut Vec<Telling>, first: bool, capacity: usize, now: Now) -> Vec<u8> {
-        let beats = if first { self.beats(capacity / 2 / BEAT_BYTES) } else { Vec::new() };
+        let beats = if first { self.beats((capacity / 2 / BEAT_BYTES).min(MAX_BEATS)) } else { Vec::new() };
         let mut writer = FrameWriter::new(self.header(to, now), &beats, capacity.min(4_096));
         while let Some(telling) = tellings.first_mut() {
             if writer.len() + GROUP_BYTES + ITEM_BYTES > capacity {
@@ -331,6 +331,8 @@ impl Gossip {
     }
 }
 
+/// Signs of life in one frame. In a large fleet each frame has another part of them, so that shares find room beside.
+const MAX_BEATS: usize = 12;
 /// What a share takes in a frame as a rule, to choose how a round travels.
 const TYPICAL_ITEM_BYTES: usize = 22;
 /// A datagram smaller than this is not worth filling.
