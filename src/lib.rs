@@ -16,6 +16,10 @@ mod key;
 mod ledger;
 mod limit;
 mod limiter;
+#[cfg(feature = "net")]
+mod mesh;
+#[cfg(feature = "net")]
+mod net;
 mod node;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -36,5 +40,9 @@ pub use limit::{
     MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota,
 };
 pub use limiter::Limiter;
+#[cfg(feature = "net")]
+pub use mesh::{Mesh, MeshStatus};
+#[cfg(feature = "net")]
+pub use net::{LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
 pub use time::{Now, Timestamp, WallTime};

@@ -1,0 +1,204 @@
+//! A node of the fleet: starts it, hands out its limiters, says how it is, stops it.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{
+    clock::Clock,
+    config::{Config, GossipKnobs},
+    gossip::{Gossip, GossipConfig, Status},
+    key::KeyHasher,
+    limiter::Limiter,
+    net::{Engine, LinkStatus, Mode, Net, RefusedCounts, Start, StartError, Supervisor, lock},
+    node::{Incarnation, NodeId},
+    table::Table,
+};
+
+/// A node that stops is given up on after this time; it takes about one second when peers do not answer.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// One node of a fleet.
+///
+/// It gossips in tasks of the tokio runtime that it is started in, which needs I/O and time enabled. Its limiters
+/// need no runtime, and go on without it: when the mesh is gone, they enforce their limits for this node alone.
+///
+/// Dropping a mesh ends its connections at once; [`shutdown`](Mesh::shutdown) tells the peers first.
+///
+/// ```no_run
+/// use ratemesh::{Config, Mesh};
+///
+/// # async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+/// let mesh = Mesh::start(config).await?;
+/// let logins = mesh.limiter("logins").ok_or("no such limit")?;
+/// if logins.check("alice").is_allowed() {
+///     // ...
+/// }
+/// mesh.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a mesh that is dropped leaves the fleet"]
+pub struct Mesh {
+    node: NodeId,
+    limiters: HashMap<String, Limiter>,
+    clock: Clock,
+    net: Arc<Net>,
+    gossip: Arc<Mutex<Gossip>>,
+    mode: watch::Sender<Mode>,
+    supervisor: JoinHandle<()>,
+}
+
+impl Mesh {
+    /// Starts a node: binds its socket, and begins to dial and to listen. It does not wait for peers; until it has
+    /// heard from them, its limiters admit at most this node's share.
+    ///
+    /// # Errors
+    /// Says what is wrong with the address, the names or the certificates. Nothing is left running.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        let clock = Clock::system();
+        let (mode, listener) = watch::channel(Mode::Joined);
+        let (net, endpoint) = Net::open(Start {
+            node: config.node.clone(),
+            peers: config.peers,
+            identity: &config.tls,
+            listen: config.listen,
+            socket: config.socket,
+            clock: clock.clone(),
+            mode: listener,
+        })?;
+        let net = Arc::new(net);
+        let wake = Arc::new(Notify::new());
+        let tables = config.limits.into_iter().map(Table::new).collect::<Vec<_>>();
+        for table in &tables {
+            let wake = wake.clone();
+            table.on_early_flush(Arc::new(move || wake.notify_one()));
+        }
+        let hasher = KeyHasher::new(config.digest, &config.secret);
+        let limiters = limiters(&tables, &clock, &hasher);
+        let peers = net.peers().cloned().collect();
+        let gossip_config = gossip_config(config.node.clone(), config.cluster, peers, &config.gossip);
+        let engine = Engine { config: gossip_config, tables, clock: clock.clone() };
+        let gossip = Arc::new(Mutex::new(engine.gossip()));
+        let supervisor = Supervisor { net: net.clone(), engine, gossip: gossip.clone(), wake };
+        let supervisor = tokio::spawn(supervisor.supervise(endpoint));
+        tracing::info!(node = %config.node, address = %net.local_addr(), "the node has started");
+        Ok(Self { node: config.node, limiters, clock, net, gossip, mode, supervisor })
+    }
+
+    /// The limiter of this name, if the configuration has one. Limiters of the same name, and their clones, share
+    /// one state.
+    pub fn limiter(&self, name: &str) -> Option<Limiter> {
+        self.limiters.get(name).cloned()
+    }
+
+    /// This node's name.
+    pub fn node(&self) -> &NodeId {
+        &self.node
+    }
+
+    /// The address that the node listens on, with the port that the system chose if it was to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.net.local_addr()
+    }
+
+    /// How the node is, and what it knows of its peers.
+    pub fn status(&self) -> MeshStatus {
+        MeshStatus {
+            gossip: lock(&self.gossip).status(self.clock.precise()),
+            local_addr: self.local_addr(),
+            links: self.net.links(),
+            refused: self.net.refused_counts(),
+            restarts: self.net.restarts(),
+            cut_off: *self.mode.borrow() == Mode::CutOff,
+        }
+    }
+
+    /// Pulls the gossip cable, or plugs it in again: a drill for operators, who can see what their fleet does when
+    /// it is parted from one node.
+    ///
+    /// While it is pulled, all connections of this node's gossip are closed, none is dialled, and none accepted. All
+    /// else goes on: limits are enforced as their `on_partition` says.
+    pub fn cut_off(&self, cut: bool) {
+        let mode = if cut { Mode::CutOff } else { Mode::Joined };
+        let changed = self.mode.send_if_modified(|current| std::mem::replace(current, mode) != mode);
+        if changed {
+            tracing::warn!(node = %self.node, cut_off = cut, "the node's gossip was cut off or joined by hand");
+        }
+    }
+
+    /// Stops the node: tells the peers, so that they need not suspect it, waits up to a second until they have heard,
+    /// and closes the connections. Limiters go on for this node alone.
+    pub async fn shutdown(mut self) {
+        self.mode.send_replace(Mode::Stopping);
+        if timeout(SHUTDOWN_TIMEOUT, &mut self.supervisor).await.is_err() {
+            tracing::warn!(node = %self.node, "the node did not stop in time, and was aborted");
+        }
+    }
+}
+
+impl fmt::Debug for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mesh")
+            .field("node", &self.node)
+            .field("local_addr", &self.local_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
+}
+
+fn limiters(tables: &[Arc<Table>], clock: &Clock, hasher: &KeyHasher) -> HashMap<String, Limiter> {
+    let named = tables.iter().map(|table| {
+        let limiter = Limiter::from_parts(table.clone(), clock.clone(), hasher.clone());
+        (limiter.limit().name().to_owned(), limiter)
+    });
+    named.collect()
+}
+
+fn gossip_config(node: NodeId, cluster: String, peers: Vec<NodeId>, knobs: &GossipKnobs) -> GossipConfig {
+    GossipConfig {
+        cluster,
+        node,
+        // Each start of the engine draws its own.
+        incarnation: Incarnation::new(0),
+        peers,
+        heartbeat: knobs.heartbeat,
+        suspect_after: knobs.suspect_after,
+        sync_timeout: knobs.sync_timeout,
+        fanout: knobs.fanout,
+        repair_interval: knobs.repair_interval,
+    }
+}
+
+/// How a node is.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MeshStatus {
+    /// What the node knows of itself, its peers and its limits.
+    pub gossip: Status,
+    /// The address that it listens on.
+    pub local_addr: SocketAddr,
+    /// Its connection to each peer.
+    pub links: Vec<LinkStatus>,
+    /// Connections that it refused or closed for cause, since its start.
+    pub refused: RefusedCounts,
+    /// How often its gossip had to be started anew after a failure of its own.
+    pub restarts: u64,
+    /// Whether it was [cut off](Mesh::cut_off) by hand.
+    pub cut_off: bool,
+}

@@ -1,0 +1,182 @@
+//! Between the links and the gossip: waits, hands in, drains.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, mpsc},
+    time::{sleep, timeout},
+};
+
+use super::{
+    MAX_STREAM_BYTES, Net,
+    link::{Link, LinkEvent, Payload, Route},
+    refusal::{Farewell, Refusal},
+};
+use crate::{
+    clock::Clock,
+    gossip::{Channel, Event, Gossip, NodeIndex, Transmit},
+};
+
+/// Events that are handed in between two drains.
+const MAX_BATCH: usize = 64;
+/// How long a node that stops waits for its peers to acknowledge its last words.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The one task that drives the gossip; others only look at it.
+pub(crate) struct Driver {
+    pub(crate) net: Arc<Net>,
+    pub(crate) gossip: Arc<Mutex<Gossip>>,
+    pub(crate) inbox: mpsc::Receiver<LinkEvent>,
+    /// A table wants an early flush.
+    pub(crate) wake: Arc<Notify>,
+}
+
+impl Driver {
+    /// Runs until the node is told to stop.
+    pub(crate) async fn drive(mut self) {
+        let net = self.net.clone();
+        let mut batch = Vec::with_capacity(MAX_BATCH);
+        loop {
+            self.drain();
+            let due = self.gossip().poll_timeout().since(self.clock().precise().mono);
+            tokio::select! {
+                () = sleep(due) => self.tick(),
+                () = self.wake.notified() => self.tick(),
+                _ = self.inbox.recv_many(&mut batch, MAX_BATCH) => batch.drain(..).for_each(|event| self.take(event)),
+                () = net.stopping() => return self.leave().await,
+            }
+        }
+    }
+
+    fn tick(&self) {
+        self.gossip().handle_timeout(self.clock().precise());
+    }
+
+    fn take(&self, event: LinkEvent) {
+        match event {
+            LinkEvent::Connected(route, link) => self.connected(&route, link),
+            LinkEvent::Disconnected(route, link) => self.disconnected(&route, link),
+            LinkEvent::Payload(payload) => self.arrived(&payload),
+        }
+    }
+
+    fn connected(&self, route: &Route, link: Link) {
+        let datagram_bytes = link.datagram_bytes();
+        let replaced = route.replace(link);
+        let now = self.clock().precise();
+        if let Some(old) = replaced {
+            old.close(Farewell::Replaced);
+            self.gossip().handle_disconnected(now, route.index);
+        }
+        self.gossip().handle_connected(now, route.index, datagram_bytes);
+    }
+
+    fn disconnected(&self, route: &Route, link: u64) {
+        // One that was replaced has been reported then.
+        if route.clear(link) {
+            self.gossip().handle_disconnected(self.clock().precise(), route.index);
+        }
+    }
+
+    fn arrived(&self, payload: &Payload) {
+        let Payload { route, link, channel, bytes, .. } = payload;
+        // What a connection brought before it was replaced may be from before the peer's restart.
+        let Some(link) = route.link().filter(|current| current.is(*link)) else { return };
+        let taken = self.gossip().handle_payload(self.clock().precise(), route.index, *channel, bytes);
+        if let Err(error) = taken {
+            tracing::debug!(peer = %route.node, reason = %error.0, "a message cannot be read");
+            self.net.refused(Refusal::Protocol, &route.node);
+            link.refuse(Refusal::Protocol);
+        }
+    }
+
+    /// Takes out everything that the gossip wants sent or logged.
+    fn drain(&self) {
+        while let Some(transmit) = self.next_transmit() {
+            self.send(transmit);
+        }
+        while let Some(event) = self.next_event() {
+            self.log(&event);
+        }
+    }
+
+    // The loops above must not hold the lock over their bodies, as they would if they took it in their heads.
+    fn next_transmit(&self) -> Option<Transmit> {
+        self.gossip().poll_transmit()
+    }
+
+    fn next_event(&self) -> Option<Event> {
+        self.gossip().poll_event()
+    }
+
+    fn send(&self, transmit: Transmit) {
+        let Transmit { to, channel, payload } = transmit;
+        let Some(link) = self.net.route_at(to).and_then(|route| route.link()) else { return };
+        if channel == Channel::Stream && payload.len() > MAX_STREAM_BYTES {
+            tracing::error!(
+                bytes = payload.len(),
+                MAX_STREAM_BYTES,
+                "a message is too long for a peer to take; it was dropped"
+            );
+            return;
+        }
+        link.send(channel, payload.into());
+    }
+
+    fn log(&self, event: &Event) {
+        match event {
+            Event::PeerUp(peer) => tracing::info!(peer = self.name(*peer), "the peer is heard"),
+            Event::PeerUnreachable(peer) => {
+                tracing::warn!(
+                    peer = self.name(*peer),
+                    "the peer is unreachable; limits follow their on_partition"
+                );
+            }
+            Event::PeerLeft(peer) => tracing::info!(peer = self.name(*peer), "the peer has stopped"),
+            Event::Synced => tracing::info!("the node is synced"),
+            Event::Mismatch(peer, what) => {
+                tracing::warn!(
+                    peer = self.name(*peer),
+                    what,
+                    "the peer's configuration differs from this node's"
+                );
+            }
+        }
+    }
+
+    fn name(&self, index: NodeIndex) -> &str {
+        self.net.route_at(index).map_or("?", |route| route.node.as_str())
+    }
+
+    /// Says goodbye, and waits a moment for it to arrive.
+    async fn leave(&self) {
+        self.gossip().leave(self.clock().precise());
+        self.drain();
+        let flush = async {
+            for link in self.net.routes.iter().filter_map(|route| route.link()) {
+                link.flushed().await;
+            }
+        };
+        if timeout(FLUSH_TIMEOUT, flush).await.is_err() {
+            tracing::warn!(
+                "not all peers acknowledged that this node stops; they will find out by its silence"
+            );
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.net.clock
+    }
+
+    fn gossip(&self) -> MutexGuard<'_, Gossip> {
+        lock(&self.gossip)
+    }
+}
+
+/// Locks the gossip. One that panicked is about to be replaced as a whole, so its poison says nothing more.
+pub(crate) fn lock(gossip: &Mutex<Gossip>) -> MutexGuard<'_, Gossip> {
+    gossip.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,229 @@
+//! Gossip over QUIC: one endpoint a node, one connection a peer, mutual TLS on each.
+//!
+//! The protocol's decisions are the [`gossip`](crate::gossip) module's; here is what carries its payloads. A datagram
+//! of the gossip is a datagram of QUIC, a stream of the gossip a one-way stream of its own.
+//!
+//! The walk of a payload: `link.rs` reads it off a connection and puts it into the inbox; `driver.rs` hands it to the
+//! gossip and drains what the gossip answers back into the links. Connections come from `dial.rs`, on the node with
+//! the lower name, and from `accept.rs` on the other; both exchange preambles before the link is one.
+//!
+//! Whatever a peer, or anybody, can make grow here is bounded by a constant where it grows: the transport's buffers and
+//! windows in `endpoint.rs`, handshakes in `accept.rs`, what waits to be handled in `link.rs`, what waits to be sent
+//! in `outbox.rs`.
+
+mod accept;
+mod dial;
+mod driver;
+mod endpoint;
+mod error;
+mod link;
+mod outbox;
+mod preamble;
+mod refusal;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+use std::{
+    fmt, io,
+    net::{SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::{mpsc, watch};
+
+pub(crate) use driver::lock;
+pub use error::StartError;
+pub use link::LinkStatus;
+pub use refusal::RefusedCounts;
+pub(crate) use supervisor::{Engine, Supervisor};
+
+use crate::{
+    clock::Clock,
+    config::{Peer, TlsIdentity},
+    gossip::NodeIndex,
+    node::NodeId,
+};
+use link::{LinkEvent, Route};
+use refusal::{Farewell, Refusal, Refusals};
+use tls::Tls;
+
+/// The longest payload that travels on a stream; a peer that sends more is cut off.
+pub(crate) const MAX_STREAM_BYTES: usize = 1 << 20;
+
+/// Whether the node takes part in the gossip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It does.
+    Joined,
+    /// It neither dials nor accepts, for a drill.
+    CutOff,
+    /// It says goodbye.
+    Stopping,
+}
+
+/// What a node's network knows for as long as the node runs.
+pub(crate) struct Net {
+    node: NodeId,
+    /// In the order of the peers' names.
+    routes: Vec<Arc<Route>>,
+    tls: Tls,
+    local_addr: SocketAddr,
+    clock: Clock,
+    refusals: Refusals,
+    restarts: AtomicU64,
+    mode: watch::Receiver<Mode>,
+}
+
+/// What the tasks of one run of the network share. A run ends with the node, or when one of its tasks panics; then
+/// another follows.
+#[derive(Clone)]
+struct Run {
+    net: Arc<Net>,
+    endpoint: quinn::Endpoint,
+    inbox: mpsc::Sender<LinkEvent>,
+}
+
+/// What a network is opened with.
+pub(crate) struct Start<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) identity: &'a TlsIdentity,
+    pub(crate) listen: SocketAddr,
+    /// Used in place of one bound to `listen`.
+    pub(crate) socket: Option<UdpSocket>,
+    pub(crate) clock: Clock,
+    pub(crate) mode: watch::Receiver<Mode>,
+}
+
+impl Net {
+    /// Checks that the parts fit each other, and opens the endpoint on the socket. This node's own name may be among
+    /// the peers, so that all nodes can be given the same list.
+    pub(crate) fn open(start: Start) -> Result<(Self, quinn::Endpoint), StartError> {
+        tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
+        let Start { node, peers, identity, listen, socket, clock, mode } = start;
+        let tls = Tls::new(identity, &node)?;
+        if let Some(flaw) = tls::flaw(identity, clock.precise().wall) {
+            tracing::warn!(%node, %flaw, "peers will refuse this node's certificate");
+        }
+        let routes = routes(&node, peers)?;
+        let failed = |source| StartError::Bind { address: listen, source };
+        let socket = socket.map_or_else(|| UdpSocket::bind(listen), Ok).map_err(failed)?;
+        let local_addr = socket.local_addr().map_err(failed)?;
+        let endpoint = endpoint::open(socket, &tls).map_err(failed)?;
+        let (refusals, restarts) = (Refusals::default(), AtomicU64::new(0));
+        Ok((Self { node, routes, tls, local_addr, clock, refusals, restarts, mode }, endpoint))
+    }
+
+    /// Opens another endpoint where the first one was.
+    fn bind(&self) -> io::Result<quinn::Endpoint> {
+        endpoint::open(UdpSocket::bind(self.local_addr)?, &self.tls)
+    }
+
+    /// The peers, in the order of their names.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = &NodeId> {
+        self.routes.iter().map(|route| &route.node)
+    }
+
+    /// The address that the node listens on.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// How often the tasks had to be started anew.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    fn count_restart(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Each peer's connection.
+    pub(crate) fn links(&self) -> Vec<LinkStatus> {
+        self.routes.iter().map(|route| route.status()).collect()
+    }
+
+    /// Connections refused or closed for cause.
+    pub(crate) fn refused_counts(&self) -> RefusedCounts {
+        self.refusals.counts()
+    }
+
+    /// Counts a refusal. Of each kind, the first is logged, the second, the fourth, and so on, so that who can cause
+    /// them cannot fill the log.
+    fn refused(&self, refusal: Refusal, who: &dyn fmt::Display) {
+        let count = self.refusals.count(refusal);
+        if count.is_power_of_two() {
+            tracing::warn!(from = %who, reason = %refusal, count, "a connection was refused");
+        }
+    }
+
+    fn route(&self, node: &NodeId) -> Option<&Arc<Route>> {
+        let position = self.routes.binary_search_by(|route| route.node.cmp(node)).ok()?;
+        self.routes.get(position)
+    }
+
+    /// The route to the node with this place among all nodes.
+    fn route_at(&self, index: NodeIndex) -> Option<&Arc<Route>> {
+        let position = self.routes.binary_search_by_key(&index, |route| route.index).ok()?;
+        self.routes.get(position)
+    }
+
+    /// Closes all connections.
+    fn hang_up(&self, farewell: Farewell) {
+        for link in self.routes.iter().filter_map(|route| route.take()) {
+            link.close(farewell);
+        }
+    }
+
+    fn client(&self) -> quinn::ClientConfig {
+        endpoint::client(&self.tls)
+    }
+
+    fn is_cut(&self) -> bool {
+        *self.mode.borrow() == Mode::CutOff
+    }
+
+    /// Waits until the node is cut off.
+    async fn cut(&self) {
+        self.wait_for(|mode| mode == Mode::CutOff).await;
+    }
+
+    /// Waits until the node is not cut off.
+    async fn not_cut(&self) {
+        self.wait_for(|mode| mode != Mode::CutOff).await;
+    }
+
+    /// Waits until the node is told to stop.
+    async fn stopping(&self) {
+        self.wait_for(|mode| mode == Mode::Stopping).await;
+    }
+
+    async fn wait_for(&self, wanted: impl Fn(Mode) -> bool) {
+        if self.mode.clone().wait_for(|mode| wanted(*mode)).await.is_err() {
+            // The mesh is gone without a word, and this task will be, too.
+            std::future::pending().await
+        }
+    }
+}
+
+/// A route to each peer, in the order of their names.
+fn routes(own: &NodeId, mut peers: Vec<Peer>) -> Result<Vec<Arc<Route>>, StartError> {
+    peers.retain(|peer| peer.node != *own);
+    peers.sort_by(|one, other| one.node.cmp(&other.node));
+    peers.dedup_by(|one, other| one.node == other.node);
+    let before = peers.partition_point(|peer| peer.node < *own);
+    let places = (0..).filter(|place| usize::from(*place) != before).map(NodeIndex);
+    peers
+        .into_iter()
+        .zip(places)
+        .map(|(peer, index)| {
+            tls::server_name(&peer.node)?;
+            Ok(Arc::new(Route::new(index, peer)))
+        })
+        .collect()
+}

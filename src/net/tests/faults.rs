@@ -1,0 +1,193 @@
+//! What peers that were let in can do, and what the network can.
+
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::net::{MAX_STREAM_BYTES, link::MAX_EVENTS_PER_PEER, refusal::Refusal};
+
+/// Node `m`, whose peers `a` and `b` are played by strangers with their certificates.
+struct Stage {
+    authority: Authority,
+    m: Node,
+}
+
+impl Stage {
+    fn set() -> Self {
+        let authority = Authority::new();
+        let m = Node::start(&authority, "m", socket(), &[("a", nowhere()), ("b", nowhere())]);
+        Self { authority, m }
+    }
+
+    fn player(&self, name: &str) -> Stranger {
+        Stranger::new(&self.authority, Some(&self.authority.issue(name)))
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_too_long_ends_its_connection_and_no_other() {
+    let mut stage = Stage::set();
+    let (a, b) = (stage.player("a"), stage.player("b"));
+    let bad = a.join(&mut stage.m, "a").await;
+    let good = b.join(&mut stage.m, "b").await;
+    let longest = vec![7; MAX_STREAM_BYTES];
+    say(&good, &longest).await;
+    stage.m.sees(&Seen::Payload("b".to_owned(), Channel::Stream, longest.into())).await;
+    say(&bad, &vec![0; MAX_STREAM_BYTES + 1]).await;
+    stage.m.sees(&Seen::disconnected("a")).await;
+    assert_eq!(code(&bad.closed().await), Some(Refusal::Oversize.code()));
+    say(&good, b"still here").await;
+    stage.m.sees(&Seen::payload("b", Channel::Stream, b"still here")).await;
+    assert_eq!((stage.m.net.refused_counts().oversize, stage.m.net.refused_counts().total()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_stream_that_trickles_ends_its_connection() {
+    let mut stage = Stage::set();
+    let a = stage.player("a");
+    let bad = a.join(&mut stage.m, "a").await;
+    let mut stream = bad.open_uni().await.unwrap();
+    stream.write_all(b"x").await.unwrap();
+    stage.m.sees(&Seen::disconnected("a")).await;
+    assert_eq!(code(&bad.closed().await), Some(Refusal::Slow.code()));
+    assert_eq!(stage.m.net.refused_counts().slow, 1);
+}
+
+#[tokio::test]
+async fn a_stream_given_up_halfway_is_not_taken_for_whole() {
+    let mut stage = Stage::set();
+    let a = stage.player("a");
+    let connection = a.join(&mut stage.m, "a").await;
+    let mut stream = connection.open_uni().await.unwrap();
+    stream.write_all(b"half").await.unwrap();
+    stream.reset(VarInt::from_u32(1)).unwrap();
+    say(&connection, b"whole").await;
+    let seen = timeout(DEADLINE, stage.m.seen.recv()).await.unwrap();
+    assert_eq!(seen, Some(Seen::payload("a", Channel::Stream, b"whole")));
+}
+
+#[tokio::test]
+async fn connections_dropped_in_the_middle_leave_no_task() {
+    let mut stage = Stage::set();
+    let b = stage.player("b");
+    let good = b.join(&mut stage.m, "b").await;
+    let a = stage.player("a");
+    let before = Handle::current().metrics().num_alive_tasks();
+    for round in 0..100 {
+        let connection = a.connect(&stage.m).await.unwrap();
+        if round % 2 == 0 {
+            say(&connection, &preamble("a")).await;
+        }
+        if let Ok(mut stream) = connection.open_uni().await {
+            let _ = stream.write_all(b"the first half of").await;
+        }
+        connection.close(VarInt::from_u32(0), b"");
+    }
+    eventually("the end of their tasks", || Handle::current().metrics().num_alive_tasks() <= before).await;
+    good.send_datagram(Bytes::from_static(b"still here")).unwrap();
+    stage.m.sees(&Seen::payload("b", Channel::Datagram, b"still here")).await;
+}
+
+#[tokio::test]
+async fn a_new_connection_takes_the_place_of_the_old() {
+    let mut stage = Stage::set();
+    let a = stage.player("a");
+    let old = a.join(&mut stage.m, "a").await;
+    let new = a.join(&mut stage.m, "a").await;
+    assert_eq!(code(&old.closed().await), Some(Farewell::Replaced.code()));
+    new.send_datagram(Bytes::from_static(b"anew")).unwrap();
+    // The end of the old one is not taken for the end of the new one.
+    let seen = timeout(DEADLINE, stage.m.seen.recv()).await.unwrap();
+    assert_eq!(seen, Some(Seen::payload("a", Channel::Datagram, b"anew")));
+    assert_eq!(stage.m.net.links()[0].reconnects, 1);
+}
+
+#[tokio::test]
+async fn a_peer_that_floods_neither_grows_this_node_nor_keeps_others_out() {
+    let authority = Authority::new();
+    let identity = identity(&authority, &authority.issue("m"));
+    let (net, endpoint, mode) = open(&identity, "m", socket(), &[("a", nowhere()), ("b", nowhere())]);
+    // Nobody empties this inbox.
+    let Links { tasks, mut inbox, .. } = Links::start(&net, &endpoint);
+    let (_, seen) = mpsc::unbounded_channel();
+    let m = Node { net, endpoint, mode, seen, _tasks: tasks };
+    let a = Stranger::new(&authority, Some(&authority.issue("a")));
+    let b = Stranger::new(&authority, Some(&authority.issue("b")));
+    let flood = a.connect(&m).await.unwrap();
+    say(&flood, &preamble("a")).await;
+    flood.accept_uni().await.unwrap().read_to_end(1_000).await.unwrap();
+    for _ in 0..20_000 {
+        flood.send_datagram_wait(Bytes::from_static(&[0; 1_000])).await.unwrap();
+    }
+    let voice = b.connect(&m).await.unwrap();
+    say(&voice, &preamble("b")).await;
+    voice.accept_uni().await.unwrap().read_to_end(1_000).await.unwrap();
+    voice.send_datagram(Bytes::from_static(b"b")).unwrap();
+    let (mut from_a, mut heard) = (0, false);
+    while !heard {
+        match timeout(DEADLINE, inbox.recv()).await.unwrap().unwrap() {
+            // Dropped at once, it would make room for the next; here each keeps its place.
+            LinkEvent::Payload(payload) => {
+                from_a += usize::from(payload.route.node.as_str() == "a");
+                heard |= payload.route.node.as_str() == "b";
+                std::mem::forget(payload);
+            }
+            LinkEvent::Connected(..) | LinkEvent::Disconnected(..) => {}
+        }
+    }
+    assert!(from_a <= MAX_EVENTS_PER_PEER, "{from_a} datagrams waited");
+}
+
+#[tokio::test]
+async fn a_node_that_is_cut_off_is_alone_until_it_is_joined_again() {
+    let authority = Authority::new();
+    let (socket_a, socket_b) = (socket(), socket());
+    let (at_a, at_b) = (socket_a.local_addr().unwrap(), socket_b.local_addr().unwrap());
+    let mut a = Node::start(&authority, "a", socket_a, &[("b", at_b)]);
+    let mut b = Node::start(&authority, "b", socket_b, &[("a", at_a)]);
+    for cut_side_dials in [true, false] {
+        a.sees(&Seen::connected("b")).await;
+        b.sees(&Seen::connected("a")).await;
+        let mode = if cut_side_dials { a.mode.clone() } else { b.mode.clone() };
+        mode.send_replace(Mode::CutOff);
+        a.sees(&Seen::disconnected("b")).await;
+        b.sees(&Seen::disconnected("a")).await;
+        // The listener answers nobody, and the dialler gives up trying.
+        eventually("silence", || a.net.links()[0].trouble.is_some() && a.net.links()[0].address.is_none())
+            .await;
+        assert!(a.seen.try_recv().is_err() && b.seen.try_recv().is_err());
+        mode.send_replace(Mode::Joined);
+    }
+    a.sees(&Seen::connected("b")).await;
+    b.sees(&Seen::connected("a")).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_was_killed_and_started_again_is_noticed_at_once() {
+    let authority = Authority::new();
+    let issued = authority.issue("b");
+    let (socket_a, socket_b) = (socket(), socket());
+    let (at_a, at_b) = (socket_a.local_addr().unwrap(), socket_b.local_addr().unwrap());
+    let mut a = Node::start(&authority, "a", socket_a, &[("b", at_b)]);
+    let first = Node::start_as(&identity(&authority, &issued), "b", socket_b, &[("a", at_a)]);
+    a.sees(&Seen::connected("b")).await;
+    // It dies without a word: its socket is elsewhere before it can say one, and its port is free.
+    first.endpoint.rebind(socket()).unwrap();
+    drop(first);
+    let bind = async {
+        loop {
+            match UdpSocket::bind(at_b) {
+                Ok(socket) => return socket,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let socket = timeout(DEADLINE, bind).await.unwrap();
+    let mut second = Node::start_as(&identity(&authority, &issued), "b", socket, &[("a", at_a)]);
+    let clock = Clock::system();
+    let began = clock.precise().mono;
+    a.send("b", Channel::Datagram, b"are you there?");
+    a.sees(&Seen::disconnected("b")).await;
+    second.sees(&Seen::connected("a")).await;
+    let took = clock.precise().mono.since(began);
+    assert!(took < Duration::from_secs(4), "it took {took:?}, as if only silence told");
+}
