@@ -101,8 +101,7 @@ pub(crate) struct Start<'a> {
 }
 
 impl Net {
-    /// Checks that the parts fit each other, and opens the endpoint on the socket. This node's own name may be among
-    /// the peers, so that all nodes can be given the same list.
+    /// Checks that the parts fit each other, and opens the endpoint on the socket.
     pub(crate) fn open(start: Start) -> Result<(Self, quinn::Endpoint), StartError> {
         tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         let Start { node, peers, identity, listen, socket, clock, mode } = start;
@@ -211,11 +210,9 @@ impl Net {
     }
 }
 
-/// A route to each peer, in the order of their names.
+/// A route to each peer, in the order of their names. The configuration has made sure that each is another's.
 fn routes(own: &NodeId, mut peers: Vec<Peer>) -> Result<Vec<Arc<Route>>, StartError> {
-    peers.retain(|peer| peer.node != *own);
     peers.sort_by(|one, other| one.node.cmp(&other.node));
-    peers.dedup_by(|one, other| one.node == other.node);
     let before = peers.partition_point(|peer| peer.node < *own);
     let places = (0..).filter(|place| usize::from(*place) != before).map(NodeIndex);
     peers
