@@ -43,6 +43,6 @@ pub use limiter::Limiter;
 #[cfg(feature = "net")]
 pub use mesh::{Mesh, MeshStatus};
 #[cfg(feature = "net")]
-pub use net::{LinkStatus, RefusedCounts, StartError};
+pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
 pub use time::{Now, Timestamp, WallTime};

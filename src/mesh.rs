@@ -16,11 +16,11 @@ use tokio::{
 
 use crate::{
     clock::Clock,
-    config::{Config, GossipKnobs},
+    config::{Config, GossipKnobs, TlsIdentity},
     gossip::{Gossip, GossipConfig, Status},
     key::KeyHasher,
     limiter::Limiter,
-    net::{Engine, LinkStatus, Mode, Net, RefusedCounts, Start, StartError, Supervisor, lock},
+    net::{Engine, IdentityError, LinkStatus, Mode, Net, RefusedCounts, Start, StartError, Supervisor, lock},
     node::{Incarnation, NodeId},
     table::Table,
 };
@@ -135,6 +135,18 @@ impl Mesh {
         if changed {
             tracing::warn!(node = %self.node, cut_off = cut, "the node's gossip was cut off or joined by hand");
         }
+    }
+
+    /// Shows and trusts other certificates from now on, for when they are renewed or the authority is replaced.
+    ///
+    /// All connections are made anew, which takes a fraction of a second, so that peers that are no longer trusted are
+    /// cut off. To replace the authority, first let all nodes trust both, then give each its new certificate, then
+    /// let go of the old authority.
+    ///
+    /// # Errors
+    /// Says what is wrong with the certificates. The node goes on with those that it has.
+    pub fn renew_identity(&self, identity: &TlsIdentity) -> Result<(), IdentityError> {
+        self.net.renew(identity)
     }
 
     /// Stops the node: tells the peers, so that they need not suspect it, waits up to a second until they have heard,

@@ -4,7 +4,7 @@
 mod fleet;
 
 use fleet::{Fleet, admitted, authority::Authority, eventually, identity, name};
-use ratemesh::{Limit, Mesh, Quota, StartError, gossip::PeerState};
+use ratemesh::{IdentityError, Limit, Mesh, Quota, StartError, gossip::PeerState};
 
 fn limit() -> Limit {
     Limit::token_bucket("api", Quota::per_day(100)).burst(100).build().expect("a limit")
@@ -26,7 +26,8 @@ async fn a_node_of_another_authority_never_gets_in() {
     assert_eq!(admitted(&fleet.limiter(0), "alice", 10), 10);
     eventually("the count", || fleet.limiter(1).peek("alice").remaining() == 90).await;
     // The one that it pretends to be counts as gone.
-    eventually("the loss", || [0, 1].iter().all(|index| fleet.sees(*index, 2) == PeerState::Unreachable)).await;
+    eventually("the loss", || [0, 1].iter().all(|index| fleet.sees(*index, 2) == PeerState::Unreachable))
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,7 +35,10 @@ async fn a_node_cannot_start_with_another_nodes_certificate() {
     let (fleet, mut sockets) = Fleet::prepare(2, &[limit()]);
     let identity = identity(&fleet.authority, &fleet.authority.issue("node-7"));
     let error = Mesh::start(fleet.config_as(1, sockets.remove(1), identity)).await.expect_err("no node");
-    assert!(matches!(&error, StartError::NotCertified { node, .. } if *node == name(1)), "{error}");
+    assert!(
+        matches!(&error, StartError::Identity(IdentityError::NotCertified { node, .. }) if *node == name(1)),
+        "{error}"
+    );
     assert!(error.to_string().contains("node-1"), "{error}");
 }
 

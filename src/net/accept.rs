@@ -12,7 +12,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     Run,
-    link::{self, Route},
+    link::{self, Route, Shaken},
     preamble::{self, Failure},
     refusal::{Refusal, explain},
     tls,
@@ -72,28 +72,30 @@ fn sift(run: &Run, gate: &Arc<Gate>, incoming: Incoming) -> Option<(Incoming, Pa
 async fn serve(run: Run, incoming: Incoming, pass: Pass) {
     let address = incoming.remote_address();
     let greeting = async {
-        let connection = shake_hands(incoming).await?;
-        let route = greet(&run, &connection).await.inspect_err(|failure| {
+        let shaken = shake_hands(&run, incoming).await?;
+        let route = greet(&run, &shaken.connection).await.inspect_err(|failure| {
             if let Failure::Refused(refusal) = failure {
-                connection.close(refusal.code(), refusal.text().as_bytes());
+                shaken.connection.close(refusal.code(), refusal.text().as_bytes());
             }
         })?;
-        Ok((connection, route))
+        Ok((shaken, route))
     };
     let outcome = tokio::select! {
         outcome = greeting => outcome,
         () = run.net.cut() => return,
     };
     match outcome {
-        Ok((connection, route)) => link::carry(&run, &route, connection, pass).await,
+        Ok((shaken, route)) => link::carry(&run, &route, shaken, pass).await,
         Err(failure) => account(&run, address, &failure),
     }
 }
 
-async fn shake_hands(incoming: Incoming) -> Result<Connection, Failure> {
-    let connecting = incoming.accept().map_err(Failure::Lost)?;
+async fn shake_hands(run: &Run, incoming: Incoming) -> Result<Shaken, Failure> {
+    let renewals = run.net.renewals();
+    let connecting = incoming.accept_with(run.net.server()).map_err(Failure::Lost)?;
     match timeout(HANDSHAKE_TIMEOUT, connecting).await {
-        Ok(connection) => connection.map_err(Failure::Lost),
+        Ok(Ok(connection)) => Ok(Shaken { connection, renewals }),
+        Ok(Err(error)) => Err(Failure::Lost(error)),
         Err(_) => Err(Failure::Refused(Refusal::Timeout)),
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     Run,
     accept::fits_datagrams,
-    link::{self, Route},
+    link::{self, Route, Shaken},
     preamble::{self, Failure},
     refusal::{Refusal, explain},
     tls,
@@ -40,9 +40,9 @@ pub(crate) async fn dial(run: Run, route: Arc<Route>) {
             () = run.net.cut() => continue,
         };
         match attempt {
-            Ok(connection) => {
+            Ok(shaken) => {
                 let began = run.net.clock.precise().mono;
-                link::carry(&run, &route, connection, ()).await;
+                link::carry(&run, &route, shaken, ()).await;
                 if run.net.clock.precise().mono.since(began) >= MAX_BACKOFF {
                     backoff = Backoff::new();
                 }
@@ -62,11 +62,11 @@ fn note(route: &Route, reason: &str) {
 }
 
 /// Tries all addresses that the peer's name has now.
-async fn connect(run: &Run, route: &Route) -> Result<Connection, String> {
+async fn connect(run: &Run, route: &Route) -> Result<Shaken, String> {
     let mut reason = String::from("the name has no address");
     for address in resolve(&route.address).await? {
         match try_address(run, route, address).await {
-            Ok(connection) => return Ok(connection),
+            Ok(shaken) => return Ok(shaken),
             Err(cause) => reason = format!("{address}: {cause}"),
         }
     }
@@ -81,12 +81,14 @@ async fn resolve(address: &str) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-async fn try_address(run: &Run, route: &Route, address: SocketAddr) -> Result<Connection, String> {
+async fn try_address(run: &Run, route: &Route, address: SocketAddr) -> Result<Shaken, String> {
+    let renewals = run.net.renewals();
     let connecting = run
         .endpoint
         .connect_with(run.net.client(), address, route.node.as_str())
         .map_err(|error| error.to_string())?;
-    converse(run, route, connecting).await.map_err(|failure| match failure {
+    let outcome = converse(run, route, connecting).await;
+    outcome.map(|connection| Shaken { connection, renewals }).map_err(|failure| match failure {
         Failure::Refused(refusal) => {
             run.net.refused(refusal, &address);
             refusal.to_string()

@@ -52,6 +52,8 @@ impl Driver {
     }
 
     fn tick(&self) {
+        #[cfg(test)]
+        assert!(!self.net.sabotaged.swap(false, std::sync::atomic::Ordering::Relaxed), "sabotage");
         self.gossip().handle_timeout(self.clock().precise());
     }
 
@@ -65,7 +67,10 @@ impl Driver {
 
     fn connected(&self, route: &Route, link: Link) {
         let datagram_bytes = link.datagram_bytes();
-        let replaced = route.replace(link);
+        let replaced = route.replace(link.clone());
+        if !link.is_of(self.net.renewals()) {
+            link.close(Farewell::Renewed);
+        }
         let now = self.clock().precise();
         if let Some(old) = replaced {
             old.close(Farewell::Replaced);

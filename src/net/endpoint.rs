@@ -2,7 +2,10 @@
 
 use std::{io, net::UdpSocket, sync::Arc, time::Duration};
 
-use quinn::{Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt};
+use quinn::{
+    Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt,
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
+};
 use quinn_proto::HashedConnectionIdGenerator;
 
 use super::tls::Tls;
@@ -33,7 +36,8 @@ const IDLE_TIMEOUT_MILLIS: u32 = 5_000;
 /// what QUIC assumes of strangers.
 const ASSUMED_RTT: Duration = Duration::from_millis(100);
 
-/// An endpoint on this socket that listens; [`client`] is what to dial with.
+/// An endpoint on this socket, that listens. To dial and to accept on it, take the configurations of the node's
+/// identity of the moment; the one that it is opened with only signs tokens.
 pub(crate) fn open(socket: UdpSocket, tls: &Tls) -> io::Result<Endpoint> {
     socket.set_nonblocking(true)?;
     let mut config = EndpointConfig::new(tls.reset_key.clone());
@@ -41,18 +45,20 @@ pub(crate) fn open(socket: UdpSocket, tls: &Tls) -> io::Result<Endpoint> {
     // A node that is started again under the same private key knows the ids that it gave out before, and resets the
     // connections they belong to, so that peers need not wait for silence to tell them.
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(id_key)));
-    Endpoint::new(config, Some(server(tls)), socket, Arc::new(quinn::TokioRuntime))
+    let server = quinn::ServerConfig::clone(&tls.server);
+    Endpoint::new(config, Some(server), socket, Arc::new(quinn::TokioRuntime))
 }
 
 /// What to dial with.
-pub(crate) fn client(tls: &Tls) -> quinn::ClientConfig {
-    let mut config = quinn::ClientConfig::new(tls.client.clone());
+pub(crate) fn client(crypto: QuicClientConfig) -> quinn::ClientConfig {
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(Arc::new(transport()));
     config
 }
 
-fn server(tls: &Tls) -> quinn::ServerConfig {
-    let mut config = quinn::ServerConfig::with_crypto(tls.server.clone());
+/// What to answer with.
+pub(crate) fn server(crypto: QuicServerConfig) -> quinn::ServerConfig {
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
         .transport_config(Arc::new(transport()))
         .migration(false)

@@ -143,18 +143,32 @@ pub struct LinkStatus {
     pub trouble: Option<String>,
 }
 
+/// A connection after the handshake of TLS.
+pub(crate) struct Shaken {
+    pub(crate) connection: Connection,
+    /// How often the node's certificates had been renewed when the handshake began.
+    pub(crate) renewals: u64,
+}
+
 /// One connection that both sides have accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     id: u64,
     connection: Connection,
+    /// How often the node's certificates had been renewed when the handshake began.
+    renewals: u64,
     outbox: Arc<Outbox>,
 }
 
 impl Link {
-    fn new(connection: Connection) -> Self {
+    fn new(Shaken { connection, renewals }: Shaken) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), connection, outbox: Arc::default() }
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), connection, renewals, outbox: Arc::default() }
+    }
+
+    /// Whether it was made under the certificates of the moment.
+    pub(crate) fn is_of(&self, renewals: u64) -> bool {
+        self.renewals == renewals
     }
 
     /// Whether this is the link with that number.
@@ -171,12 +185,14 @@ impl Link {
     pub(crate) fn send(&self, channel: Channel, payload: Bytes) {
         match channel {
             Channel::Stream => self.outbox.push(payload),
-            Channel::Datagram => match self.connection.send_datagram(payload.clone()) {
-                // The path has become narrower than it was when the connection was made.
-                Err(SendDatagramError::TooLarge) => self.outbox.push(payload),
-                // Of a connection that has ended, its own task tells.
-                Ok(()) | Err(_) => {}
-            },
+            Channel::Datagram => {
+                let sent = self.connection.send_datagram(payload.clone());
+                // The path has become narrower than it was when the connection was made. Any other error is of a
+                // connection that has ended, and of that its own task tells.
+                if matches!(sent, Err(SendDatagramError::TooLarge)) {
+                    self.outbox.push(payload);
+                }
+            }
         }
     }
 
@@ -216,8 +232,8 @@ pub(crate) struct Payload {
 }
 
 /// Carries a connection's traffic until it ends. `pass` is let go once the gossip has been told of the connection.
-pub(crate) async fn carry(run: &Run, route: &Arc<Route>, connection: Connection, pass: impl Sized) {
-    let carrier = Carrier { run: run.clone(), route: route.clone(), link: Link::new(connection) };
+pub(crate) async fn carry(run: &Run, route: &Arc<Route>, shaken: Shaken, pass: impl Sized) {
+    let carrier = Carrier { run: run.clone(), route: route.clone(), link: Link::new(shaken) };
     let link = &carrier.link;
     if run.inbox.send(LinkEvent::Connected(route.clone(), link.clone())).await.is_err() {
         return;

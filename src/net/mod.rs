@@ -29,7 +29,7 @@ use std::{
     fmt, io,
     net::{SocketAddr, UdpSocket},
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -37,7 +37,7 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use driver::lock;
-pub use error::StartError;
+pub use error::{IdentityError, StartError};
 pub use link::LinkStatus;
 pub use refusal::RefusedCounts;
 pub(crate) use supervisor::{Engine, Supervisor};
@@ -71,12 +71,18 @@ pub(crate) struct Net {
     node: NodeId,
     /// In the order of the peers' names.
     routes: Vec<Arc<Route>>,
-    tls: Tls,
+    /// What the node shows and trusts from the next handshake on.
+    tls: RwLock<Tls>,
+    /// How often that has changed.
+    renewals: AtomicU64,
     local_addr: SocketAddr,
     clock: Clock,
     refusals: Refusals,
     restarts: AtomicU64,
     mode: watch::Receiver<Mode>,
+    /// Makes the driver panic, once.
+    #[cfg(test)]
+    sabotaged: std::sync::atomic::AtomicBool,
 }
 
 /// What the tasks of one run of the network share. A run ends with the node, or when one of its tasks panics; then
@@ -106,21 +112,33 @@ impl Net {
         tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
         let Start { node, peers, identity, listen, socket, clock, mode } = start;
         let tls = Tls::new(identity, &node)?;
-        if let Some(flaw) = tls::flaw(identity, clock.precise().wall) {
-            tracing::warn!(%node, %flaw, "peers will refuse this node's certificate");
-        }
+        warn_of_flaw(identity, &clock);
         let routes = routes(&node, peers)?;
         let failed = |source| StartError::Bind { address: listen, source };
         let socket = socket.map_or_else(|| UdpSocket::bind(listen), Ok).map_err(failed)?;
         let local_addr = socket.local_addr().map_err(failed)?;
         let endpoint = endpoint::open(socket, &tls).map_err(failed)?;
         let (refusals, restarts) = (Refusals::default(), AtomicU64::new(0));
-        Ok((Self { node, routes, tls, local_addr, clock, refusals, restarts, mode }, endpoint))
+        let tls = RwLock::new(tls);
+        let net = Self {
+            node,
+            routes,
+            tls,
+            renewals: AtomicU64::new(0),
+            local_addr,
+            clock,
+            refusals,
+            restarts,
+            mode,
+            #[cfg(test)]
+            sabotaged: false.into(),
+        };
+        Ok((net, endpoint))
     }
 
     /// Opens another endpoint where the first one was.
     fn bind(&self) -> io::Result<quinn::Endpoint> {
-        endpoint::open(UdpSocket::bind(self.local_addr)?, &self.tls)
+        endpoint::open(UdpSocket::bind(self.local_addr)?, &self.tls())
     }
 
     /// The peers, in the order of their names.
@@ -172,15 +190,41 @@ impl Net {
         self.routes.get(position)
     }
 
-    /// Closes all connections.
+    /// Shows and trusts other certificates from now on. All connections are made anew, so that who is no longer
+    /// trusted is cut off.
+    pub(crate) fn renew(&self, identity: &TlsIdentity) -> Result<(), IdentityError> {
+        let tls = Tls::new(identity, &self.node)?;
+        warn_of_flaw(identity, &self.clock);
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        // From here on, the driver closes what was begun before, should it come in after the links are closed below.
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        for link in self.routes.iter().filter_map(|route| route.link()) {
+            link.close(Farewell::Renewed);
+        }
+        Ok(())
+    }
+
+    /// Closes and forgets all connections, whose tasks are gone.
     fn hang_up(&self, farewell: Farewell) {
         for link in self.routes.iter().filter_map(|route| route.take()) {
             link.close(farewell);
         }
     }
 
+    fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::SeqCst)
+    }
+
     fn client(&self) -> quinn::ClientConfig {
-        endpoint::client(&self.tls)
+        self.tls().client.clone()
+    }
+
+    fn server(&self) -> Arc<quinn::ServerConfig> {
+        self.tls().server.clone()
+    }
+
+    fn tls(&self) -> RwLockReadGuard<'_, Tls> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_cut(&self) -> bool {
@@ -210,8 +254,14 @@ impl Net {
     }
 }
 
+fn warn_of_flaw(identity: &TlsIdentity, clock: &Clock) {
+    if let Some(flaw) = tls::flaw(identity, clock.precise().wall) {
+        tracing::warn!(%flaw, "peers that trust the same authority will refuse this node's certificate");
+    }
+}
+
 /// A route to each peer, in the order of their names. The configuration has made sure that each is another's.
-fn routes(own: &NodeId, mut peers: Vec<Peer>) -> Result<Vec<Arc<Route>>, StartError> {
+fn routes(own: &NodeId, mut peers: Vec<Peer>) -> Result<Vec<Arc<Route>>, IdentityError> {
     peers.sort_by(|one, other| one.node.cmp(&other.node));
     let before = peers.partition_point(|peer| peer.node < *own);
     let places = (0..).filter(|place| usize::from(*place) != before).map(NodeIndex);

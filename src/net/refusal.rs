@@ -107,10 +107,11 @@ pub(crate) enum Farewell {
     Replaced = 2,
     CutOff = 3,
     Restarted = 4,
+    Renewed = 5,
 }
 
 impl Farewell {
-    const ALL: [Self; 4] = [Self::Stopped, Self::Replaced, Self::CutOff, Self::Restarted];
+    const ALL: [Self; 5] = [Self::Stopped, Self::Replaced, Self::CutOff, Self::Restarted, Self::Renewed];
 
     pub(crate) fn code(self) -> VarInt {
         VarInt::from_u32(self as u32)
@@ -122,6 +123,7 @@ impl Farewell {
             Self::Replaced => "a newer connection under the same name took its place",
             Self::CutOff => "the node was cut off by its operator",
             Self::Restarted => "the node's gossip was started anew",
+            Self::Renewed => "the node's certificates were renewed",
         }
     }
 }

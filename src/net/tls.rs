@@ -24,19 +24,18 @@ use rustls::{
     server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier},
 };
 
-use super::{error::StartError, refusal::Refusal};
+use super::{endpoint, error::IdentityError, refusal::Refusal};
 use crate::{config::TlsIdentity, node::NodeId, time::WallTime};
 
 /// The application protocol, with its version.
 pub(crate) const ALPN: &[u8] = b"ratemesh/1";
 
 /// What the endpoint needs of the node's identity.
-#[derive(Clone)]
 pub(crate) struct Tls {
     /// For dialling.
-    pub(crate) client: Arc<QuicClientConfig>,
+    pub(crate) client: quinn::ClientConfig,
     /// For listening.
-    pub(crate) server: Arc<QuicServerConfig>,
+    pub(crate) server: Arc<quinn::ServerConfig>,
     /// Signs stateless resets.
     pub(crate) reset_key: Arc<hmac::Key>,
     /// Marks connection ids as this node's.
@@ -45,7 +44,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Checks that the parts fit each other and the node's name.
-    pub(crate) fn new(identity: &TlsIdentity, node: &NodeId) -> Result<Self, StartError> {
+    pub(crate) fn new(identity: &TlsIdentity, node: &NodeId) -> Result<Self, IdentityError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let roots = Arc::new(roots(&identity.ca)?);
         check_own_name(identity, node)?;
@@ -58,8 +57,12 @@ impl Tls {
         let id_key = hmac::sign(&root, b"ratemesh connection ids");
         let id_key = id_key.as_ref().iter().take(8).fold(0, |key, byte| key << 8 | u64::from(*byte));
         Ok(Self {
-            client: Arc::new(QuicClientConfig::try_from(client).map_err(unusable("the cryptography"))?),
-            server: Arc::new(QuicServerConfig::try_from(server).map_err(unusable("the cryptography"))?),
+            client: endpoint::client(
+                QuicClientConfig::try_from(client).map_err(unusable("the cryptography"))?,
+            ),
+            server: Arc::new(endpoint::server(
+                QuicServerConfig::try_from(server).map_err(unusable("the cryptography"))?,
+            )),
             reset_key: Arc::new(hmac::Key::new(hmac::HMAC_SHA256, reset_key.as_ref())),
             id_key,
         })
@@ -70,7 +73,7 @@ fn server(
     identity: &TlsIdentity,
     roots: &Arc<RootCertStore>,
     provider: &Arc<CryptoProvider>,
-) -> Result<rustls::ServerConfig, StartError> {
+) -> Result<rustls::ServerConfig, IdentityError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
         .map_err(unusable("the authority's certificate"))?;
@@ -91,7 +94,7 @@ fn client(
     identity: &TlsIdentity,
     roots: &Arc<RootCertStore>,
     provider: &Arc<CryptoProvider>,
-) -> Result<rustls::ClientConfig, StartError> {
+) -> Result<rustls::ClientConfig, IdentityError> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
         .map_err(unusable("the authority's certificate"))?;
@@ -107,7 +110,7 @@ fn client(
     Ok(config)
 }
 
-fn roots(ca: &[CertificateDer<'static>]) -> Result<RootCertStore, StartError> {
+fn roots(ca: &[CertificateDer<'static>]) -> Result<RootCertStore, IdentityError> {
     let mut roots = RootCertStore::empty();
     for certificate in ca {
         roots.add(certificate.clone()).map_err(unusable("the authority's certificate"))?;
@@ -115,31 +118,33 @@ fn roots(ca: &[CertificateDer<'static>]) -> Result<RootCertStore, StartError> {
     if roots.is_empty() {
         let reason =
             "the authority's certificate is missing; give the one that signs the nodes' certificates";
-        return Err(StartError::Tls { reason: reason.to_owned() });
+        return Err(IdentityError::Unusable { reason: reason.to_owned() });
     }
     Ok(roots)
 }
 
-fn unusable<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> StartError {
-    move |error| StartError::Tls { reason: format!("{what}: {error}") }
+fn unusable<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> IdentityError {
+    move |error| IdentityError::Unusable { reason: format!("{what}: {error}") }
 }
 
 /// The name as TLS writes it.
 ///
 /// # Errors
 /// A name whose last part is a number could be mistaken for an address.
-pub(crate) fn server_name(node: &NodeId) -> Result<ServerName<'static>, StartError> {
-    ServerName::try_from(node.as_str().to_owned()).map_err(|_| StartError::Name { node: node.clone() })
+pub(crate) fn server_name(node: &NodeId) -> Result<ServerName<'static>, IdentityError> {
+    ServerName::try_from(node.as_str().to_owned()).map_err(|_| IdentityError::Name { node: node.clone() })
 }
 
-fn check_own_name(identity: &TlsIdentity, node: &NodeId) -> Result<(), StartError> {
+fn check_own_name(identity: &TlsIdentity, node: &NodeId) -> Result<(), IdentityError> {
     let Some(own) = identity.chain.first() else {
-        return Err(StartError::Tls { reason: "the certificate is missing; give the node's own".to_owned() });
+        return Err(IdentityError::Unusable {
+            reason: "the certificate is missing; give the node's own".to_owned(),
+        });
     };
     let name = server_name(node)?;
     let own = ParsedCertificate::try_from(own).map_err(unusable("the certificate"))?;
     rustls::client::verify_server_name(&own, &name)
-        .map_err(|error| StartError::NotCertified { node: node.clone(), reason: error.to_string() })
+        .map_err(|error| IdentityError::NotCertified { node: node.clone(), reason: error.to_string() })
 }
 
 /// Says why peers would refuse this node's certificate at this time, if they would.

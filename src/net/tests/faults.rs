@@ -3,7 +3,9 @@
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::net::{MAX_STREAM_BYTES, link::MAX_EVENTS_PER_PEER, refusal::Refusal};
+use crate::net::{
+    MAX_STREAM_BYTES, accept::MAX_HANDSHAKES_PER_ADDRESS, link::MAX_EVENTS_PER_PEER, refusal::Refusal,
+};
 
 /// Node `m`, whose peers `a` and `b` are played by strangers with their certificates.
 struct Stage {
@@ -135,6 +137,27 @@ async fn a_peer_that_floods_neither_grows_this_node_nor_keeps_others_out() {
         }
     }
     assert!(from_a <= MAX_EVENTS_PER_PEER, "{from_a} datagrams waited");
+}
+
+/// On Linux, all of 127.0.0.0/8 is this host, and one process can be several.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_host_that_keeps_silent_does_not_keep_others_out() {
+    let mut stage = Stage::set();
+    let mut silent = tokio::task::JoinSet::new();
+    let crowd = Arc::new(stage.player("a"));
+    let m = stage.m.address();
+    for _ in 0..4 * MAX_HANDSHAKES_PER_ADDRESS {
+        let crowd = crowd.clone();
+        silent.spawn(async move { crowd.connect_to(m, "m").await });
+    }
+    eventually("the crowd", || stage.m.net.refused_counts().busy > 0).await;
+    let b = stage.player("b").from([127, 0, 0, 2]);
+    let connection = b.join(&mut stage.m, "b").await;
+    connection.send_datagram(Bytes::from_static(b"let in")).unwrap();
+    stage.m.sees(&Seen::payload("b", Channel::Datagram, b"let in")).await;
+    // Those who were let into the hall, but said nothing, are shown out again.
+    eventually("the hall to empty", || stage.m.net.refused_counts().timeout > 0).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #[path = "../../../tests/fleet/authority.rs"]
 mod authority;
 mod faults;
+mod recovery;
 mod refusals;
 
 use std::{
@@ -194,10 +195,22 @@ impl Stranger {
         self
     }
 
+    fn from(self, address: [u8; 4]) -> Self {
+        Self { endpoint: Endpoint::client((address, 0).into()).unwrap(), ..self }
+    }
+
     async fn connect(&self, to: &Node) -> Result<quinn::Connection, ConnectionError> {
+        self.connect_to(to.address(), to.net.node.as_str()).await
+    }
+
+    async fn connect_to(
+        &self,
+        address: SocketAddr,
+        name: &str,
+    ) -> Result<quinn::Connection, ConnectionError> {
         let tls = quinn::crypto::rustls::QuicClientConfig::try_from(self.tls.clone()).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(tls));
-        self.endpoint.connect_with(config, to.address(), to.net.node.as_str()).unwrap().await
+        self.endpoint.connect_with(config, address, name).unwrap().await
     }
 
     /// Connects, says this and nothing more, and returns how the connection ended.
