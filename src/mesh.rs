@@ -133,7 +133,7 @@ impl Mesh {
         let mode = if cut { Mode::CutOff } else { Mode::Joined };
         let changed = self.mode.send_if_modified(|current| std::mem::replace(current, mode) != mode);
         if changed {
-            tracing::warn!(node = %self.node, cut_off = cut, "the node's gossip was cut off or joined by hand");
+            tracing::warn!(node = %self.node, cut_off = cut, "the gossip was cut off or joined by hand");
         }
     }
 

@@ -57,7 +57,7 @@ fn note(route: &Route, reason: &str) {
     if route.note(reason) {
         tracing::warn!(peer = %route.node, address = route.address, reason, "the peer cannot be reached");
     } else {
-        tracing::debug!(peer = %route.node, address = route.address, reason, "the peer still cannot be reached");
+        tracing::debug!(peer = %route.node, address = route.address, reason, "the peer cannot be reached yet");
     }
 }
 

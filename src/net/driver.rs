@@ -45,7 +45,9 @@ impl Driver {
             tokio::select! {
                 () = sleep(due) => self.tick(),
                 () = self.wake.notified() => self.tick(),
-                _ = self.inbox.recv_many(&mut batch, MAX_BATCH) => batch.drain(..).for_each(|event| self.take(event)),
+                _ = self.inbox.recv_many(&mut batch, MAX_BATCH) => {
+                    batch.drain(..).for_each(|event| self.take(event));
+                }
                 () = net.stopping() => return self.leave().await,
             }
         }

@@ -72,13 +72,10 @@ impl Supervisor {
             let wait = backoff.next();
             match trouble {
                 Trouble::Panic(text) => {
-                    tracing::error!(%text, ?wait, "the gossip panicked; it is started anew, and limits are enforced locally");
+                    tracing::error!(%text, ?wait, "the gossip panicked, and is started anew; limits go on locally");
                 }
                 Trouble::Endpoint => {
-                    tracing::error!(
-                        ?wait,
-                        "the socket failed; it is bound anew, and limits are enforced locally"
-                    );
+                    tracing::error!(?wait, "the socket failed, and is bound anew; limits go on locally");
                     drop(endpoint);
                     endpoint = Closing(self.reopen(&mut backoff).await);
                 }
@@ -111,7 +108,7 @@ impl Supervisor {
             match self.net.bind() {
                 Ok(endpoint) => return endpoint,
                 Err(error) => {
-                    tracing::error!(%error, address = %self.net.local_addr, "the socket cannot be bound again")
+                    tracing::error!(%error, address = %self.net.local_addr, "the socket cannot be bound")
                 }
             }
         }
