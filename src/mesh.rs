@@ -79,18 +79,14 @@ impl Mesh {
         })?;
         let net = Arc::new(net);
         let wake = Arc::new(Notify::new());
-        let tables = config.limits.into_iter().map(Table::new).collect::<Vec<_>>();
-        for table in &tables {
-            let wake = wake.clone();
-            table.on_early_flush(Arc::new(move || wake.notify_one()));
-        }
+        let tables = config.limits.into_iter().map(Table::new).map(Arc::new).collect::<Vec<_>>();
         let hasher = KeyHasher::new(config.digest, &config.secret);
         let limiters = limiters(&tables, &clock, &hasher);
         let peers = net.peers().cloned().collect();
         let gossip_config = gossip_config(config.node.clone(), config.cluster, peers, &config.gossip);
-        let engine = Engine { config: gossip_config, tables, clock: clock.clone() };
+        let engine = Engine { config: gossip_config, tables, clock: clock.clone(), wake };
         let gossip = Arc::new(Mutex::new(engine.gossip()));
-        let supervisor = Supervisor { net: net.clone(), engine, gossip: gossip.clone(), wake };
+        let supervisor = Supervisor { net: net.clone(), engine, gossip: gossip.clone() };
         let supervisor = tokio::spawn(supervisor.supervise(endpoint));
         tracing::info!(node = %config.node, address = %net.local_addr(), "the node has started");
         Ok(Self { node: config.node, limiters, clock, net, gossip, mode, supervisor })
@@ -190,6 +186,7 @@ fn gossip_config(node: NodeId, cluster: String, peers: Vec<NodeId>, knobs: &Goss
         incarnation: Incarnation::new(0),
         peers,
         heartbeat: knobs.heartbeat,
+        min_interval: knobs.min_interval,
         suspect_after: knobs.suspect_after,
         sync_timeout: knobs.sync_timeout,
         fanout: knobs.fanout,

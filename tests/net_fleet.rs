@@ -4,7 +4,7 @@
 mod fleet;
 
 use fleet::{Fleet, admitted, eventually};
-use ratemesh::{Basis, Limit, Quota, gossip::PeerState};
+use ratemesh::{Basis, Limit, PeerState, Quota};
 
 const KEY: &str = "alice";
 
@@ -97,11 +97,9 @@ async fn a_node_that_is_cut_off_is_missed_and_catches_up() {
     let fleet = Fleet::start(3, &[bucket(100)]).await;
     fleet.mesh(2).cut_off(true);
     assert!(fleet.mesh(2).status().cut_off);
-    eventually("the others to miss it", || {
-        [0, 1].iter().all(|index| fleet.sees(*index, 2) == PeerState::Unreachable)
-            && fleet.mesh(2).status().gossip.local_only
-    })
-    .await;
+    let lost = |index, peer| fleet.sees(index, peer) == PeerState::Unreachable;
+    eventually("the loss", || lost(0, 2) && lost(1, 2) && lost(2, 0) && lost(2, 1)).await;
+    assert!(fleet.mesh(2).status().gossip.local_only);
     assert!(matches!(fleet.limiter(2).peek(KEY).basis(), Basis::LocalOnly { unheard: 2 }));
     assert!(fleet.mesh(2).status().links.iter().all(|link| link.address.is_none()));
     assert_eq!(admitted(&fleet.limiter(0), KEY, 20), 20);

@@ -30,7 +30,7 @@ pub(crate) struct Driver {
     pub(crate) net: Arc<Net>,
     pub(crate) gossip: Arc<Mutex<Gossip>>,
     pub(crate) inbox: mpsc::Receiver<LinkEvent>,
-    /// A table wants an early flush.
+    /// A table cannot wait for the next heartbeat.
     pub(crate) wake: Arc<Notify>,
 }
 
@@ -38,10 +38,14 @@ impl Driver {
     /// Runs until the node is told to stop.
     pub(crate) async fn drive(mut self) {
         let net = self.net.clone();
+        debug_assert!(
+            net.routes.iter().all(|route| self.gossip().index_of(&route.node) == Some(route.index))
+        );
         let mut batch = Vec::with_capacity(MAX_BATCH);
         loop {
             self.drain();
-            let due = self.gossip().poll_timeout().since(self.clock().precise().mono);
+            let now = self.clock().precise();
+            let due = self.gossip().poll_timeout(now).since(now.mono);
             tokio::select! {
                 () = sleep(due) => self.tick(),
                 () = self.wake.notified() => self.tick(),
@@ -94,7 +98,7 @@ impl Driver {
         let Some(link) = route.link().filter(|current| current.is(*link)) else { return };
         let taken = self.gossip().handle_payload(self.clock().precise(), route.index, *channel, bytes);
         if let Err(error) = taken {
-            tracing::debug!(peer = %route.node, reason = %error.0, "a message cannot be read");
+            tracing::debug!(peer = %route.node, reason = %error, "a message cannot be read");
             self.net.refused(Refusal::Protocol, &route.node);
             link.refuse(Refusal::Protocol);
         }
@@ -143,7 +147,15 @@ impl Driver {
                 );
             }
             Event::PeerLeft(peer) => tracing::info!(peer = self.name(*peer), "the peer has stopped"),
-            Event::Synced => tracing::info!("the node is synced"),
+            Event::Synced(true) => tracing::info!("the node is synced"),
+            Event::Synced(false) => {
+                tracing::warn!("no peer sent its state in time; the node goes on without")
+            }
+            Event::NewIncarnation => {
+                tracing::warn!(
+                    "a peer has heard of more than this node spent; it goes on as a new incarnation"
+                );
+            }
             Event::Mismatch(peer, what) => {
                 tracing::warn!(
                     peer = self.name(*peer),

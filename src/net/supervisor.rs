@@ -26,7 +26,7 @@ use crate::{
     clock::Clock,
     gossip::{Gossip, GossipConfig},
     node::Incarnation,
-    table::Table,
+    table::{Table, marks::Wake},
 };
 
 /// How long the closing of the last connections may take.
@@ -37,13 +37,17 @@ pub(crate) struct Engine {
     pub(crate) config: GossipConfig,
     pub(crate) tables: Vec<Arc<Table>>,
     pub(crate) clock: Clock,
+    /// Wakes the driver when a table cannot wait for the next heartbeat.
+    pub(crate) wake: Arc<Notify>,
 }
 
 impl Engine {
     /// A state machine that has heard nothing yet, under an incarnation of its own.
     pub(crate) fn gossip(&self) -> Gossip {
         let config = GossipConfig { incarnation: Incarnation::new(random() as u32), ..self.config.clone() };
-        Gossip::new(config, self.tables.clone(), random(), self.clock.precise())
+        let wake = self.wake.clone();
+        let wake: Wake = Arc::new(move || wake.notify_one());
+        Gossip::new(config, self.tables.clone(), random(), &wake, self.clock.precise())
     }
 }
 
@@ -52,7 +56,6 @@ pub(crate) struct Supervisor {
     pub(crate) net: Arc<Net>,
     pub(crate) engine: Engine,
     pub(crate) gossip: Arc<Mutex<Gossip>>,
-    pub(crate) wake: Arc<Notify>,
 }
 
 /// Why a run ended although nobody told the node to stop.
@@ -90,7 +93,7 @@ impl Supervisor {
 
     async fn run(&self, endpoint: &Endpoint) -> Result<(), Trouble> {
         let Links { mut tasks, listener, inbox } = Links::start(&self.net, endpoint);
-        let (net, gossip, wake) = (self.net.clone(), self.gossip.clone(), self.wake.clone());
+        let (net, gossip, wake) = (self.net.clone(), self.gossip.clone(), self.engine.wake.clone());
         tasks.spawn(Driver { net, gossip, inbox, wake }.drive());
         let outcome = match tasks.join_next_with_id().await {
             Some(Err(error)) => Err(Trouble::Panic(panic_text(error))),

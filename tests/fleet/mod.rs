@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use ratemesh::{Config, Limit, Limiter, Mesh, NodeId, config::TlsIdentity, gossip::PeerState};
+use ratemesh::{Config, Limit, Limiter, Mesh, NodeId, PeerState, config::TlsIdentity};
 use tokio::time::{sleep, timeout};
 
 use authority::{Authority, Issued};

@@ -2,12 +2,10 @@
 
 use std::sync::{Mutex, atomic::Ordering};
 
-use tokio::sync::Notify;
-
 use super::*;
 use crate::{
     gossip::GossipConfig,
-    net::{Engine, Supervisor, lock},
+    net::{Engine, Supervisor},
     node::Incarnation,
 };
 
@@ -27,10 +25,14 @@ impl Pair {
         let mut b = Node::start(authority, "b", socket_b, &[("a", at_a)]);
         let identity = identity(authority, &authority.issue("a"));
         let (a, endpoint, mode) = open(&identity, "a", socket_a, &[("b", at_b)]);
-        let engine = Engine { config: gossip_config(), tables: Vec::new(), clock: Clock::system() };
+        let engine = Engine {
+            config: gossip_config(),
+            tables: Vec::new(),
+            clock: Clock::system(),
+            wake: Arc::default(),
+        };
         let gossip = Arc::new(Mutex::new(engine.gossip()));
-        assert_eq!(lock(&gossip).index_of(&node_id("b")), Some(a.routes[0].index));
-        let supervisor = Supervisor { net: a.clone(), engine, gossip, wake: Arc::new(Notify::new()) };
+        let supervisor = Supervisor { net: a.clone(), engine, gossip };
         let task = tokio::spawn(supervisor.supervise(endpoint.clone()));
         b.sees(&Seen::connected("a")).await;
         Self { a, endpoint: Some(endpoint), b, task, mode }
@@ -49,17 +51,7 @@ impl Pair {
 }
 
 fn gossip_config() -> GossipConfig {
-    GossipConfig {
-        cluster: "test".to_owned(),
-        node: node_id("a"),
-        incarnation: Incarnation::new(0),
-        peers: vec![node_id("b")],
-        heartbeat: Duration::from_millis(50),
-        suspect_after: Duration::from_secs(1),
-        sync_timeout: Duration::from_secs(1),
-        fanout: 3,
-        repair_interval: Duration::from_secs(10),
-    }
+    GossipConfig::new(node_id("a"), Incarnation::new(0), vec![node_id("b")])
 }
 
 #[tokio::test]
