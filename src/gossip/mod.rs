@@ -242,6 +242,14 @@ impl Gossip {
         self.jobs.retain(|job| job.peer != peer);
     }
 
+    /// Whether streams to `peer` wait to be sent. While they do, it is sent signs of life, and what fits beside them into a
+    /// datagram; the rest follows when the transport says that it has sent what it had.
+    pub fn set_congested(&mut self, peer: NodeIndex, congested: bool) {
+        if let Some(state) = self.peers.get_mut(usize::from(peer.0)) {
+            state.congested = congested;
+        }
+    }
+
     /// The time that [`poll_timeout`](Self::poll_timeout) named has come, or a table asked to be looked at.
     pub fn handle_timeout(&mut self, now: Now) {
         for book in &mut self.books {
@@ -283,7 +291,7 @@ impl Gossip {
         if let Some(joining) = &self.joining {
             next = next.min(joining.until);
         }
-        if !self.jobs.is_empty() {
+        if self.jobs.iter().any(|job| !self.is_congested(job.peer)) {
             next = now.mono;
         }
         self.books.iter().filter_map(|book| book.next_turn(now)).fold(next, Timestamp::min)
@@ -305,6 +313,10 @@ impl Gossip {
             peer.traffic.messages_sent += 1;
             self.out.push_back(Transmit { to, channel, payload });
         }
+    }
+
+    fn is_congested(&self, node: NodeIndex) -> bool {
+        self.peer(node).is_some_and(|peer| peer.congested)
     }
 
     fn peer(&self, node: NodeIndex) -> Option<&Peer> {

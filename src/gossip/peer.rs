@@ -24,6 +24,8 @@ pub(super) struct Peer {
     pub(super) connected: bool,
     /// What one datagram can carry.
     pub(super) datagram_bytes: usize,
+    /// Whether streams to it wait in this node, so that more of them should not be written.
+    pub(super) congested: bool,
     /// This node's index of each node in the peer's list, once its hello has come.
     nodes: Option<Vec<Option<NodeIndex>>>,
     /// This node's number of each limit in the peer's list.
@@ -70,6 +72,7 @@ impl Peer {
         Self {
             connected: false,
             datagram_bytes: 0,
+            congested: false,
             nodes: None,
             limits: Vec::new(),
             known: Vec::new(),
@@ -91,6 +94,7 @@ impl Peer {
     pub(super) fn connect(&mut self, datagram_bytes: usize) {
         self.connected = true;
         self.datagram_bytes = datagram_bytes;
+        self.congested = false;
         self.nodes = None;
         self.known.clear();
         self.echo = None;

@@ -229,6 +229,7 @@ impl Gossip {
         let datagram = self.peer(to).map_or(0, |peer| peer.datagram_bytes);
         let small = !reliably && pending * TYPICAL_ITEM_BYTES < MAX_DATAGRAMS * datagram && datagram > MIN_DATAGRAM_BYTES;
         let (channel, bytes, frames) = match small {
+            _ if self.is_congested(to) && !reliably => (Channel::Datagram, datagram, 1),
             true => (Channel::Datagram, datagram, 2 * MAX_DATAGRAMS),
             false => (Channel::Stream, STREAM_FRAME_BYTES, MAX_STREAM_FRAMES),
         };

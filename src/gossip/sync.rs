@@ -182,7 +182,7 @@ impl Gossip {
     /// Writes the next part of each answer.
     pub(super) fn continue_syncs(&mut self, now: Now) {
         for mut job in std::mem::take(&mut self.jobs) {
-            if !self.write_part(&mut job, now) {
+            if self.is_congested(job.peer) || !self.write_part(&mut job, now) {
                 self.jobs.push(job);
             }
         }
