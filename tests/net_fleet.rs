@@ -81,6 +81,29 @@ async fn a_rolling_restart_forgets_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_is_told_of_every_key_there_is() {
+    // More than can wait at once to be sent.
+    const KEYS: usize = 300_000;
+    let mut fleet = Fleet::start(3, &[bucket(100)]).await;
+    let limiter = fleet.limiter(0);
+    for key in 0..KEYS {
+        assert!(limiter.check(key as u64).is_allowed());
+    }
+    eventually("the keys", || [1, 2].iter().all(|index| fleet.limiter(*index).live_keys() == KEYS)).await;
+    fleet.kill(2);
+    fleet.restart(2).await;
+    fleet.whole().await;
+    let limiter = fleet.limiter(2);
+    assert_eq!(limiter.live_keys(), KEYS);
+    assert!((0..KEYS).all(|key| limiter.peek(key as u64).remaining() == 99));
+    for index in 0..3 {
+        let status = fleet.mesh(index).status();
+        assert!(status.links.iter().all(|link| link.streams_dropped == 0), "{:?}", status.links);
+        assert_eq!(status.refused.total(), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stops_says_so() {
     let mut fleet = Fleet::start(3, &[bucket(100)]).await;
     let limiter = fleet.limiter(0);

@@ -67,6 +67,7 @@ impl Driver {
         match event {
             LinkEvent::Connected(route, link) => self.connected(&route, link),
             LinkEvent::Disconnected(route, link) => self.disconnected(&route, link),
+            LinkEvent::Relieved(route, link) => self.relieved(&route, link),
             LinkEvent::Payload(payload) => self.arrived(&payload),
         }
     }
@@ -89,6 +90,12 @@ impl Driver {
         // One that was replaced has been reported then.
         if route.clear(link) {
             self.gossip().handle_disconnected(self.clock().precise(), route.index);
+        }
+    }
+
+    fn relieved(&self, route: &Route, link: u64) {
+        if let Some(link) = route.link().filter(|current| current.is(link)) {
+            self.gossip().set_congested(route.index, link.is_congested());
         }
     }
 
@@ -135,6 +142,7 @@ impl Driver {
             return;
         }
         link.send(channel, payload.into());
+        self.gossip().set_congested(to, link.is_congested());
     }
 
     fn log(&self, event: &Event) {

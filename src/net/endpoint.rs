@@ -11,11 +11,11 @@ use quinn_proto::HashedConnectionIdGenerator;
 use super::tls::Tls;
 
 /// Streams that a peer may have open at once.
-pub(crate) const MAX_OPEN_STREAMS: u32 = 16;
+const MAX_OPEN_STREAMS: u32 = 8;
 /// Bytes that a peer may have under way on one stream.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+pub(crate) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes that a peer may have under way on all its streams: what a connection can make quinn hold.
-const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes written to a peer's streams and not yet acknowledged.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
 /// Datagrams that wait to be sent: when there is no room, quinn drops the oldest, and the newest wins.
@@ -76,6 +76,7 @@ fn transport() -> TransportConfig {
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
         .send_window(SEND_WINDOW_BYTES)
+        .send_fairness(false)
         .datagram_send_buffer_size(DATAGRAMS_OUT_BYTES)
         .datagram_receive_buffer_size(Some(DATAGRAMS_IN_BYTES))
         .keep_alive_interval(Some(KEEP_ALIVE))

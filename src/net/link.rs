@@ -13,7 +13,6 @@ use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendDatagramError};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
     time::timeout,
 };
 
@@ -32,7 +31,7 @@ use crate::{
 /// Datagrams of one peer that wait for the gossip. When they are so many, no more are read from quinn, whose own
 /// buffer drops the oldest.
 const MAX_DATAGRAMS_WAITING: usize = 64;
-/// Streams of one peer that are being read or wait for the gossip; the peer's others wait under flow control.
+/// Streams of one peer that wait for the gossip, or are being read; the peer's others wait under flow control.
 const MAX_STREAMS_WAITING: usize = 4;
 /// What one peer can put into the gossip's inbox, its connections' coming and going included.
 pub(crate) const MAX_EVENTS_PER_PEER: usize = MAX_DATAGRAMS_WAITING + MAX_STREAMS_WAITING + 4;
@@ -196,6 +195,11 @@ impl Link {
         }
     }
 
+    /// Whether more streams wait to be sent than should.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.outbox.is_congested()
+    }
+
     /// Waits until the peer has acknowledged all streams, or the connection has ended.
     pub(crate) async fn flushed(&self) {
         self.outbox.drained().await;
@@ -217,6 +221,8 @@ pub(crate) enum LinkEvent {
     Connected(Arc<Route>, Link),
     /// It has ended.
     Disconnected(Arc<Route>, u64),
+    /// Few streams wait to be sent on it again.
+    Relieved(Arc<Route>, u64),
     /// Something arrived on it.
     Payload(Payload),
 }
@@ -252,7 +258,6 @@ pub(crate) async fn carry(run: &Run, route: &Arc<Route>, shaken: Shaken, pass: i
 }
 
 /// A link in use.
-#[derive(Clone)]
 struct Carrier {
     run: Run,
     route: Arc<Route>,
@@ -262,8 +267,13 @@ struct Carrier {
 impl Carrier {
     /// All three end with the connection, after what had arrived by then has been read.
     async fn traffic(&self) {
-        let connection = &self.link.connection;
-        tokio::join!(self.receive_datagrams(), self.receive_streams(), self.link.outbox.deliver(connection));
+        let relieved = || {
+            // Should there be no room for this, the gossip finds out with the next message that it sends.
+            let event = LinkEvent::Relieved(self.route.clone(), self.link.id);
+            let _ = self.run.inbox.try_send(event);
+        };
+        let delivery = self.link.outbox.deliver(&self.link.connection, relieved);
+        tokio::join!(self.receive_datagrams(), self.receive_streams(), delivery);
     }
 
     async fn receive_datagrams(&self) {
@@ -273,29 +283,15 @@ impl Carrier {
         }
     }
 
+    /// Reads one stream after the other, so that they are handed in in the order in which they were opened.
     async fn receive_streams(&self) {
-        let mut reads = JoinSet::new();
-        loop {
-            tokio::select! {
-                next = self.next_stream() => match next {
-                    Some((stream, place)) => {
-                        reads.spawn(self.clone().read(stream, place));
-                    }
-                    None => break,
-                },
-                Some(_) = reads.join_next(), if !reads.is_empty() => {}
-            }
+        while let Ok(place) = self.route.streams.clone().acquire_owned().await {
+            let Ok(stream) = self.link.connection.accept_uni().await else { return };
+            self.read(stream, place).await;
         }
-        while reads.join_next().await.is_some() {}
     }
 
-    async fn next_stream(&self) -> Option<(RecvStream, OwnedSemaphorePermit)> {
-        let place = self.route.streams.clone().acquire_owned().await.ok()?;
-        let stream = self.link.connection.accept_uni().await.ok()?;
-        Some((stream, place))
-    }
-
-    async fn read(self, mut stream: RecvStream, place: OwnedSemaphorePermit) {
+    async fn read(&self, mut stream: RecvStream, place: OwnedSemaphorePermit) {
         match timeout(READ_TIMEOUT, read_whole(&mut stream, MAX_STREAM_BYTES)).await {
             Ok(Ok(bytes)) => self.hand_in(Channel::Stream, bytes.into(), place).await,
             Ok(Err(ReadFailure::TooLong)) => self.refuse(Refusal::Oversize),

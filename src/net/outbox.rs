@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,18 +13,27 @@ use bytes::Bytes;
 use quinn::{Connection, SendStream, VarInt};
 use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
+use super::endpoint::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
+
 /// Payloads that wait; the oldest makes room for the newest, whose state is later.
 pub(crate) const MAX_WAITING: usize = 64;
 /// Bytes that wait.
-pub(crate) const MAX_WAITING_BYTES: usize = 4 << 20;
-/// Streams under way at once: half of what a peer takes, so that a slow one does not hold up the next.
-const MAX_UNDER_WAY: usize = 8;
+pub(crate) const MAX_WAITING_BYTES: usize = 8 << 20;
+/// From so many waiting bytes on, the gossip is asked to hold back what can wait, so that nothing has to be dropped.
+const CONGESTED_BYTES: usize = 1 << 20;
+/// Down to so many, it may go on.
+const RELIEVED_BYTES: usize = 512 << 10;
+/// Streams under way at once. A peer reads them one after the other, and what has come of the later ones takes up its
+/// connection's window meanwhile: there must be room left in it for the first.
+const MAX_UNDER_WAY: usize = 4;
+const _: () = assert!(MAX_UNDER_WAY as u32 * STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
 /// A stream that has not been acknowledged whole within this time is given up.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The code that a stream is reset with when it is given up.
 const GIVEN_UP: VarInt = VarInt::from_u32(1);
 
-/// A bounded queue of payloads, each to travel on a one-way stream of its own.
+/// A bounded queue of payloads, each to travel on a one-way stream of its own. They arrive in the order of the queue, but
+/// for those that are dropped or given up.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
@@ -38,6 +47,7 @@ struct Queue {
     waiting: VecDeque<Bytes>,
     waiting_bytes: usize,
     under_way: usize,
+    congested: bool,
 }
 
 impl Outbox {
@@ -51,8 +61,14 @@ impl Outbox {
             queue.waiting_bytes -= oldest.len();
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
+        queue.congested |= queue.waiting_bytes >= CONGESTED_BYTES;
         drop(queue);
         self.filled.notify_one();
+    }
+
+    /// Whether more waits than should: from when that is so until the queue is short again.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.lock().congested
     }
 
     /// How many payloads made room for others or were given up.
@@ -73,13 +89,21 @@ impl Outbox {
         }
     }
 
-    /// Sends what comes into the queue, until the connection ends.
-    pub(crate) async fn deliver(self: &Arc<Self>, connection: &Connection) {
+    /// Sends what comes into the queue, until the connection ends. Calls `relieved` when the queue is short again after
+    /// it was congested.
+    pub(crate) async fn deliver(&self, connection: &Connection, relieved: impl Fn()) {
         let mut under_way = JoinSet::new();
         loop {
             tokio::select! {
                 payload = self.next(), if under_way.len() < MAX_UNDER_WAY => {
-                    under_way.spawn(send(connection.clone(), payload));
+                    if self.is_relieved() {
+                        relieved();
+                    }
+                    // Opened here, so that the peer reads the streams in the order of the queue.
+                    match timeout(DELIVERY_TIMEOUT, connection.open_uni()).await {
+                        Ok(Ok(stream)) => drop(under_way.spawn(send(stream, payload))),
+                        Ok(Err(_)) | Err(_) => self.ended(false),
+                    }
                 }
                 Some(ended) = under_way.join_next(), if !under_way.is_empty() => {
                     self.ended(matches!(ended, Ok(true)));
@@ -106,6 +130,14 @@ impl Outbox {
         queue.waiting_bytes -= payload.len();
         queue.under_way += 1;
         Some(payload)
+    }
+
+    /// Whether the queue is short again; tells it once.
+    fn is_relieved(&self) -> bool {
+        let mut queue = self.lock();
+        let relieved = queue.congested && queue.waiting_bytes <= RELIEVED_BYTES;
+        queue.congested &= !relieved;
+        relieved
     }
 
     fn ended(&self, delivered: bool) {
@@ -142,9 +174,9 @@ impl Queue {
 }
 
 /// Sends one payload; whether all of it was acknowledged in time.
-async fn send(connection: Connection, payload: Bytes) -> bool {
+async fn send(stream: SendStream, payload: Bytes) -> bool {
+    let mut stream = Whole { stream, delivered: false };
     let delivery = async {
-        let mut stream = Whole { stream: connection.open_uni().await.ok()?, delivered: false };
         stream.stream.write_chunk(payload).await.ok()?;
         stream.stream.finish().ok()?;
         stream.delivered = stream.stream.stopped().await.ok()?.is_none();
@@ -170,6 +202,8 @@ impl Drop for Whole {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[tokio::test]
@@ -185,11 +219,17 @@ mod tests {
     #[tokio::test]
     async fn the_queue_is_bounded_in_bytes() {
         let outbox = Outbox::default();
-        for _ in 0..5 {
+        for _ in 0..9 {
             outbox.push(Bytes::from(vec![0; 1 << 20]));
+            assert!(outbox.is_congested());
         }
         assert_eq!(outbox.dropped(), 1);
         assert!(outbox.lock().waiting_bytes <= MAX_WAITING_BYTES);
+        for left in (0..8).rev() {
+            assert!(outbox.take().is_some() && outbox.is_congested());
+            assert_eq!(outbox.is_relieved(), left == 0);
+        }
+        assert!(!outbox.is_congested());
     }
 
     #[tokio::test]

@@ -67,6 +67,29 @@ async fn a_stream_given_up_halfway_is_not_taken_for_whole() {
     assert_eq!(seen, Some(Seen::payload("a", Channel::Stream, b"whole")));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_arrive_in_the_order_in_which_they_were_sent() {
+    let authority = Authority::new();
+    let (socket_a, socket_b) = (socket(), socket());
+    let (at_a, at_b) = (socket_a.local_addr().unwrap(), socket_b.local_addr().unwrap());
+    let mut a = Node::start(&authority, "a", socket_a, &[("b", at_b)]);
+    let mut b = Node::start(&authority, "b", socket_b, &[("a", at_a)]);
+    a.sees(&Seen::connected("b")).await;
+    b.sees(&Seen::connected("a")).await;
+    for round in 0..20 {
+        for number in 0..50_u8 {
+            // Long ones, which take more than a stream's window, among short ones.
+            let length = if number % 10 == round % 10 { 300_000 } else { 100 };
+            a.send("b", Channel::Stream, vec![number; length]);
+        }
+        for number in 0..50 {
+            let seen = timeout(DEADLINE, b.seen.recv()).await.unwrap();
+            let Some(Seen::Payload(_, Channel::Stream, bytes)) = seen else { panic!("{seen:?}") };
+            assert_eq!(bytes[0], number);
+        }
+    }
+}
+
 #[tokio::test]
 async fn connections_dropped_in_the_middle_leave_no_task() {
     let mut stage = Stage::set();
@@ -133,7 +156,7 @@ async fn a_peer_that_floods_neither_grows_this_node_nor_keeps_others_out() {
                 heard |= payload.route.node.as_str() == "b";
                 std::mem::forget(payload);
             }
-            LinkEvent::Connected(..) | LinkEvent::Disconnected(..) => {}
+            LinkEvent::Connected(..) | LinkEvent::Disconnected(..) | LinkEvent::Relieved(..) => {}
         }
     }
     assert!(from_a <= MAX_EVENTS_PER_PEER, "{from_a} datagrams waited");
@@ -208,7 +231,7 @@ async fn a_peer_that_was_killed_and_started_again_is_noticed_at_once() {
     let mut second = Node::start_as(&identity(&authority, &issued), "b", socket, &[("a", at_a)]);
     let clock = Clock::system();
     let began = clock.precise().mono;
-    a.send("b", Channel::Datagram, b"are you there?");
+    a.send("b", Channel::Datagram, "are you there?");
     a.sees(&Seen::disconnected("b")).await;
     second.sees(&Seen::connected("a")).await;
     let took = clock.precise().mono.since(began);

@@ -98,9 +98,9 @@ impl Node {
         }
     }
 
-    fn send(&self, peer: &str, channel: Channel, bytes: &'static [u8]) {
+    fn send(&self, peer: &str, channel: Channel, bytes: impl Into<Bytes>) {
         let route = self.net.route(&node_id(peer)).unwrap();
-        route.link().unwrap().send(channel, Bytes::from_static(bytes));
+        route.link().unwrap().send(channel, bytes.into());
     }
 
     fn address(&self) -> SocketAddr {
@@ -152,6 +152,7 @@ async fn watch_links(mut inbox: mpsc::Receiver<LinkEvent>, seen: mpsc::Unbounded
                 }
                 Seen::disconnected(route.node.as_str())
             }
+            LinkEvent::Relieved(..) => continue,
             LinkEvent::Payload(Payload { route, channel, bytes, .. }) => {
                 Seen::Payload(route.node.to_string(), channel, bytes)
             }
@@ -289,9 +290,9 @@ async fn two_nodes_exchange_datagrams_and_streams() {
     a.sees(&Seen::connected("b")).await;
     b.sees(&Seen::connected("a")).await;
     for channel in [Channel::Datagram, Channel::Stream] {
-        a.send("b", channel, b"from a");
+        a.send("b", channel, "from a");
         b.sees(&Seen::payload("a", channel, b"from a")).await;
-        b.send("a", channel, b"from b");
+        b.send("a", channel, "from b");
         a.sees(&Seen::payload("b", channel, b"from b")).await;
     }
     let status = &a.net.links()[0];

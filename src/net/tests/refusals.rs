@@ -16,7 +16,7 @@ async fn fleet(authority: &Authority) -> (Node, Node) {
 
 /// The friends still hear each other, over the connection they had, and nobody else was noticed.
 async fn unaffected(m: &mut Node, b: &mut Node) {
-    b.send("m", Channel::Datagram, b"still here");
+    b.send("m", Channel::Datagram, "still here");
     let seen = timeout(DEADLINE, m.seen.recv()).await.unwrap();
     assert_eq!(seen, Some(Seen::payload("b", Channel::Datagram, b"still here")));
     assert_eq!(m.net.links()[1].reconnects, 0);
