@@ -360,7 +360,6 @@ impl Gossip {
         counter
     }
 
-    pub(crate) fn dbg_logs(&self) -> String { self.actors.iter().map(|(a, s)| format!("{a}:{}/{}/{} ", s.log_len(), s.clock, s.floor)).collect() }
     /// The version of this node's latest change.
     pub(crate) fn own_version(&self) -> u64 {
         self.actors.get(self.me).map_or(0, |state| state.clock)

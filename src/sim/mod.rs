@@ -412,8 +412,6 @@ impl Cluster {
         self.spread.as_mut().map(|log| &mut log.spread)
     }
 
-    /// dbg
-    pub fn dbg(&self, n: usize) -> String { self.nodes[n].running().unwrap().gossip.dbg_logs() }
     /// A digest of everything that happened, in order.
     pub fn trace_hash(&self) -> u64 {
         self.trace
