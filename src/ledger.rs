@@ -31,8 +31,15 @@ const SPILLED: ActorIndex = u16::MAX - 1;
 pub(crate) const MAX_ACTORS: usize = SPILLED as usize;
 /// Entries in place.
 const IN_PLACE: usize = 3;
-/// Earnings in vain are kept in sixteenths of a unit.
-const POOL_BITS: u32 = 4;
+/// A cell's offset is remembered in sixteenths of a unit.
+const SEEN_BITS: u32 = 4;
+/// Earnings in vain are forgotten in about this time, in milliseconds: news older than that is not to be expected.
+const VAIN_MILLIS: u32 = 100;
+/// They are counted in grains: microseconds of earning, or for windows 2⁻²⁰ of the quota.
+const GRAIN_BITS: u32 = 20;
+const MOST_GRAINS: u32 = (1 << GRAIN_BITS) - 1;
+/// The rest of the word is when they were last earned, in milliseconds modulo 2¹².
+const MILLIS_BITS: u32 = u32::BITS - GRAIN_BITS;
 
 /// One actor's share of a key in one epoch.
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +61,33 @@ struct Record {
     entries: [Entry; IN_PLACE],
     /// The cell's offset when the gossip last looked, in sixteenths of a unit.
     seen: u32,
-    /// Earned in vain lately, in sixteenths of a unit.
-    vain: u32,
+    vain: Vain,
+}
+
+/// What was earned in vain lately, in grains, and when last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Vain(u32);
+
+impl Vain {
+    /// Nobody has looked yet.
+    const UNKNOWN: Self = Self(u32::MAX);
+
+    fn new(grains: u32, at_millis: u32) -> Self {
+        Self(grains.min(MOST_GRAINS - 1) | at_millis << GRAIN_BITS)
+    }
+
+    fn grains(self) -> u32 {
+        self.0 & MOST_GRAINS
+    }
+
+    /// Milliseconds since the last of it was earned.
+    fn since(self, now_millis: u32) -> u32 {
+        now_millis.wrapping_sub(self.0 >> GRAIN_BITS) & ((1 << MILLIS_BITS) - 1)
+    }
 }
 
 impl Record {
-    const EMPTY: Self = Self { entries: [Entry::NONE; IN_PLACE], seen: 0, vain: 0 };
+    const EMPTY: Self = Self { entries: [Entry::NONE; IN_PLACE], seen: 0, vain: Vain::UNKNOWN };
 }
 
 /// What a merge changed.
@@ -82,6 +110,8 @@ pub(crate) struct Ledger {
     stamp_nanos: u64,
     /// How long a bucket's share lives after it was last written, in steps of a stamp; `None` for windows.
     idle_steps: Option<u32>,
+    /// A grain of earnings in the meter's fixed point.
+    grain: f64,
     shares: usize,
 }
 
@@ -96,6 +126,10 @@ impl Ledger {
             spilled: Vec::new(),
             spare: Vec::new(),
             stamp_nanos,
+            grain: match limit.meter().needs_wall() {
+                true => limit.meter().capacity() as f64 / f64::from(MOST_GRAINS),
+                false => limit.meter().from_units(limit.quota().units_per_second()) as f64 / 1e6,
+            },
             idle_steps: (!limit.meter().needs_wall()).then_some(idle),
             shares: 0,
         }
@@ -259,19 +293,47 @@ impl Ledger {
         if self.records.len() <= slot {
             self.records.resize(slot + 1, Record::EMPTY);
         }
+        let full = full_grains(meter);
         let Some(record) = self.records.get_mut(slot) else { return };
-        let seen = pooled(meter, cell.level.offset());
-        let vain = seen.wrapping_sub(record.seen) as i32;
+        let seen = seen(meter, cell.level.offset());
+        let at = millis(now.mono);
+        if record.vain == Vain::UNKNOWN {
+            // A key that was taken in here was full until its first request.
+            record.vain = Vain::new(full, at.wrapping_sub(cell.changed_since(now.mono).into()));
+            record.seen = seen;
+            return;
+        }
         let raw = cell.level.read(meter, meter.earned(now), table.drawn(cell, now));
-        let above = u32::try_from((raw - meter.capacity()).max(0) >> pool_shift(meter)).unwrap_or(u32::MAX);
-        record.vain = record.vain.saturating_add(vain.max(0) as u32).saturating_add(above);
+        let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
+        let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
+        if gained > 0 {
+            let gained = (gained as f64 / self.grain) as u32;
+            let kept = if meter.needs_wall() { 0 } else { faded(record.vain, at) };
+            record.vain = Vain::new(kept.saturating_add(gained).min(full), at);
+        }
+    }
+
+    /// What of the earnings in vain may pay for units spent within the last `age` nanoseconds, in the fixed point.
+    fn payable(&self, vain: Vain, meter: &Meter, age: u64, now: Now) -> i64 {
+        let at = millis(now.mono);
+        let grains = match meter.needs_wall() {
+            // Only what is news of the last window, in which the rest of the quota was lost.
+            true if meter.earned_within(age, now) > 0 => vain.grains(),
+            true => 0,
+            false => {
+                let since_full = u64::from(vain.since(at)) * 1_000_000;
+                let while_full = u32::try_from(age.saturating_sub(since_full) / 1_000).unwrap_or(MOST_GRAINS);
+                faded(vain, at).min(while_full)
+            }
+        };
+        (f64::from(grains) * self.grain) as i64
     }
 
     /// Ends a change of `cell`'s offset that the gossip made itself: the change was not earned in vain.
     fn looked(&mut self, meter: &Meter, slot: u32, cell: &Cell) {
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.seen = pooled(meter, cell.level.offset());
+            record.seen = seen(meter, cell.level.offset());
         }
     }
 
@@ -280,8 +342,9 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return };
         self.forget(slot);
         self.look(table, slot, cell, now);
+        let full = full_grains(table.meter());
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = u32::MAX / 2;
+            record.vain = Vain::new(full, millis(now.mono));
         }
     }
 
@@ -294,13 +357,13 @@ impl Ledger {
         let drawn = table.drawn(cell, now);
         if amount < 0 {
             cell.level.credit(-amount);
-        } else if let Some(record) = self.records.get_mut(slot as usize) {
-            let within = u32::try_from(meter.earned_within(age, now) >> pool_shift(meter)).unwrap_or(u32::MAX / 2);
-            record.vain = record.vain.min(within);
-            let wanted = u32::try_from(amount >> pool_shift(meter)).unwrap_or(u32::MAX);
-            let paid = wanted.min(record.vain);
-            record.vain -= paid;
-            cell.level.debit(meter, meter.earned(now), drawn, amount - (i64::from(paid) << pool_shift(meter)), floor);
+        } else if let Some(vain) = self.records.get(slot as usize).map(|record| record.vain) {
+            let paid = amount.min(self.payable(vain, meter, age, now));
+            if let Some(record) = self.records.get_mut(slot as usize) {
+                let left = vain.grains().saturating_sub((paid as f64 / self.grain) as u32);
+                record.vain = Vain(vain.0 & !MOST_GRAINS | left);
+            }
+            cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
         }
         self.looked(meter, slot, cell);
     }
@@ -322,17 +385,32 @@ impl Ledger {
         cell.level.set(meter, meter.earned(now), table.drawn(cell, now), level.clamp(-meter.max_debt(), meter.capacity()));
         self.looked(meter, slot, cell);
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = 0;
+            record.vain = Vain::new(0, millis(now.mono));
         }
     }
 }
 
-fn pool_shift(meter: &Meter) -> u32 {
-    meter.scale().saturating_sub(POOL_BITS)
+/// What is earned in vain by a bucket that has been full for long, or a window that nobody used.
+fn full_grains(meter: &Meter) -> u32 {
+    if meter.needs_wall() { MOST_GRAINS } else { VAIN_MILLIS * 1_000 }
 }
 
-fn pooled(meter: &Meter, offset: u64) -> u32 {
-    (offset >> pool_shift(meter)) as u32
+/// What is left of earnings in vain after some time.
+fn faded(vain: Vain, at_millis: u32) -> u32 {
+    let left = VAIN_MILLIS.saturating_sub(vain.since(at_millis));
+    (u64::from(vain.grains()) * u64::from(left) / u64::from(VAIN_MILLIS)) as u32
+}
+
+fn millis(at: Timestamp) -> u32 {
+    (at.as_nanos() / 1_000_000) as u32
+}
+
+fn seen_shift(meter: &Meter) -> u32 {
+    meter.scale().saturating_sub(SEEN_BITS)
+}
+
+fn seen(meter: &Meter, offset: u64) -> u32 {
+    (offset >> seen_shift(meter)) as u32
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ impl Limiter {
     /// Never mints credit: the level stays at or below the capacity, and units that another node spent, that were
     /// given back already, or whose epoch is over, are not given back.
     pub fn refund(&self, key: impl KeySource, units: u64) -> u64 {
-        self.table.refund(self.hasher.key(key), units)
+        self.table.refund(self.hasher.key(key), units, self.clock.precise())
     }
 
     /// Digests a key once, for a caller that checks it often or against several limits of one mesh.

@@ -244,7 +244,7 @@ impl Table {
         match cell.level.spend(self.meter(), self.meter().earned(now), drawn, cost, || cell.holds(key)) {
             Outcome::Allowed { level, spent } => {
                 if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                    self.note(slot, cell, spent);
+                    self.note(slot, cell, spent, now);
                 }
                 Some(Decision { limit: &self.limit, allowed: true, basis: stance.basis, level, cost, now })
             }
@@ -282,7 +282,7 @@ impl Table {
             match cell.level.spend(meter, earned, drawn, cost, || cell.holds(key)) {
                 Outcome::Allowed { level, spent } => {
                     if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                        self.note(slot, cell, spent);
+                        self.note(slot, cell, spent, now);
                     }
                     return Some(Decision { limit: &self.limit, allowed: true, basis, level, cost, now });
                 }
@@ -290,7 +290,7 @@ impl Table {
                 Outcome::Gone => return None,
             }
         }
-        self.count_denied(slot, cell, cost);
+        self.count_denied(slot, cell, cost, now);
         Some(Decision { limit: &self.limit, allowed: false, basis, level, cost, now })
     }
 
@@ -300,10 +300,10 @@ impl Table {
         if allowed {
             let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
             if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                self.note(slot, cell, spent);
+                self.note(slot, cell, spent, now);
             }
         } else if cell.holds(key) {
-            self.count_denied(slot, cell, cost);
+            self.count_denied(slot, cell, cost, now);
         } else {
             return None;
         }
@@ -311,23 +311,23 @@ impl Table {
         Some(Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now })
     }
 
-    fn count_denied(&self, slot: u32, cell: &Cell, cost: u64) {
+    fn count_denied(&self, slot: u32, cell: &Cell, cost: u64, now: Now) {
         self.lanes.count_denial();
         if self.marks.is_heard() {
             cell.denied.fetch_add(u32::try_from(cost).unwrap_or(u32::MAX), Ordering::Relaxed);
             // Demand that is refused must be heard of too, or a node that starves could never claim its part.
             if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell);
+                self.note_clean(slot, cell, now);
             }
         }
     }
 
     /// Tells the gossip of a key whose count has reached `flush_at`.
     #[cold]
-    fn note(&self, slot: u32, cell: &Cell, spent: u64) {
+    fn note(&self, slot: u32, cell: &Cell, spent: u64, now: Now) {
         let mut at = cell.flush_at.load(Ordering::Relaxed);
         if at == CLEAN {
-            at = self.note_clean(slot, cell);
+            at = self.note_clean(slot, cell, now);
         }
         if at != SILENT
             && spent >= at
@@ -338,11 +338,12 @@ impl Table {
     }
 
     /// Notes the first change since a key was published; returns the count at which it becomes urgent.
-    fn note_clean(&self, slot: u32, cell: &Cell) -> u64 {
+    fn note_clean(&self, slot: u32, cell: &Cell, now: Now) -> u64 {
         let threshold = self.marks.threshold.load(Ordering::Relaxed);
         let urgent_at = (cell.level.spent() & !DEAD).saturating_add(threshold.saturating_sub(1)).max(1);
         match cell.flush_at.compare_exchange(CLEAN, urgent_at, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {
+                cell.set_changed(now.mono);
                 self.marks.note_changed(slot);
                 urgent_at
             }
@@ -364,7 +365,7 @@ impl Table {
     }
 
     /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
-    pub(crate) fn refund(&self, key: Key, units: u64) -> u64 {
+    pub(crate) fn refund(&self, key: Key, units: u64, now: Now) -> u64 {
         let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else { return 0 };
         let spent = cell.level.spent();
         if spent & DEAD != 0 || !cell.holds(key) {
@@ -379,7 +380,7 @@ impl Table {
         if given > 0 {
             cell.level.credit(self.meter().fixed(given));
             if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell);
+                self.note_clean(slot, cell, now);
             }
         }
         given
@@ -405,8 +406,8 @@ impl Table {
     }
 
     #[cold]
-    fn drawn_by_flows(&self, forecast: u32, now: Now) -> i64 {
-        let expected = match self.forecasts.get(forecast as usize) {
+    fn drawn_by_flows(&self, forecast: u16, now: Now) -> i64 {
+        let expected = match self.forecasts.get(usize::from(forecast)) {
             Some(flow) if forecast != 0 => flow.load().at(now.mono),
             _ => 0,
         };

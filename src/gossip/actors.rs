@@ -26,6 +26,8 @@ pub(super) struct Change {
     pub(super) limit: u16,
     pub(super) epoch: u16,
     pub(super) slot: u32,
+    /// Milliseconds in which the units were spent that it made known.
+    pub(super) span_ms: u16,
 }
 
 /// One incarnation of one node.
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     fn change(version: u64) -> Change {
-        Change { version, limit: 0, epoch: 0, slot: version as u32 }
+        Change { version, limit: 0, epoch: 0, slot: version as u32, span_ms: 0 }
     }
 
     #[test]

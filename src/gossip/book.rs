@@ -25,6 +25,11 @@ use crate::{
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
 
+/// What is unpublished adds up over the nodes, so that in larger fleets each may have less of it; but never less than this,
+/// where the quota allows that much.
+const THRESHOLD_NODES: f64 = 3.0;
+const LEAST_URGENT: f64 = 2.0;
+
 /// The more nodes there are, the closer each keeps to what is expected of it: its threshold is the others' ÷ (1 + nodes ÷
 /// this), for errors add up over the nodes.
 const HOT_NODES: f64 = 2.0;
@@ -40,12 +45,21 @@ pub(super) struct Book {
     window: Option<u64>,
     /// Shares of the next window, whose units count from its beginning on.
     ahead: Vec<(u32, ActorIndex)>,
+    threshold: u64,
     /// Hot keys of which there has been news since expectations were worked out.
     touched: Vec<u32>,
     /// The next slot to look at for what has retired.
     hand: u32,
     /// What each unreachable node is assumed to spend, in fixed point per second.
     assumed: f64,
+}
+
+/// A share of this node's that has been written down.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Published {
+    pub(super) epoch: u16,
+    /// Milliseconds since the first of the units that it makes known was spent.
+    pub(super) span_ms: u16,
 }
 
 /// Why a share was not taken in.
@@ -79,10 +93,12 @@ pub(super) struct Allowance {
 impl Book {
     pub(super) fn new(table: Arc<Table>, heartbeat: Duration, nodes: usize, now: Now) -> Self {
         let limit = table.limit();
-        let threshold = threshold(limit.quota().units()) as f64 * HOT_NODES / (nodes as f64 + HOT_NODES);
+        let hot_threshold = limit.quota().units() as f64 * THRESHOLD_PART * HOT_NODES / (nodes as f64 + HOT_NODES);
+        let threshold = threshold(limit.quota().units(), nodes);
         Self {
             ledger: Ledger::new(limit),
-            hot: HotKeys::new(&table, heartbeat, threshold),
+            hot: HotKeys::new(&table, heartbeat, hot_threshold.max(1.0)),
+            threshold,
             started: now.mono,
             epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
             window: table.meter().window(now),
@@ -96,7 +112,7 @@ impl Book {
 
     /// Units that may be unpublished before a key cannot wait.
     pub(super) fn threshold(&self) -> u64 {
-        threshold(self.table.limit().quota().units())
+        self.threshold
     }
 
     /// The epoch of this node's own shares, modulo 2¹⁶.
@@ -130,12 +146,14 @@ impl Book {
         (!self.ahead.is_empty()).then(|| now.mono.after(Duration::from_nanos(self.table.meter().nanos_to_earn(1, now))))
     }
 
-    /// Writes down what this node spent on the key in `slot`. Returns the epoch of the share if peers need to hear of it.
-    pub(super) fn publish(&mut self, me: ActorIndex, slot: u32, restate: bool, now: Now) -> Option<u16> {
+    /// Writes down what this node spent on the key in `slot`. Returns what peers need to hear of, if
+    /// anything.
+    pub(super) fn publish(&mut self, me: ActorIndex, slot: u32, restate: bool, now: Now) -> Option<Published> {
         let table = Arc::clone(&self.table);
         let cell = table.cell(slot)?;
         // Before the counts are read, so that whatever comes after them is noted again.
-        cell.flush_at.store(CLEAN, Ordering::SeqCst);
+        let changed = cell.flush_at.swap(CLEAN, Ordering::SeqCst) != CLEAN;
+        let span_ms = if changed { cell.changed_since(now.mono) } else { 0 };
         let spent = cell.level.spent();
         if spent & DEAD != 0 {
             return None;
@@ -152,7 +170,7 @@ impl Book {
         let stamp = self.ledger.stamp(now.mono);
         let merged = self.ledger.merge(slot, me, epoch, share, stamp);
         self.ledger.touch(slot, me, epoch, stamp);
-        (merged.news || restate).then_some(epoch)
+        (merged.news || restate).then_some(Published { epoch, span_ms })
     }
 
     /// Begins a new epoch of this node's share: what the last one holds stays in it.
@@ -169,20 +187,33 @@ impl Book {
         own.copied().reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
     }
 
+    /// Publishes a key that has changed; one that changes fast becomes a hot one.
+    pub(super) fn publish_changed(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<Published> {
+        let before = self.newest_own(me, slot).map_or(0, |entry| entry.share.spent);
+        let published = self.publish(me, slot, false, now)?;
+        let after = self.ledger.entry(slot, me, published.epoch).map_or(0, |entry| entry.share.spent);
+        if after.saturating_sub(before) >= self.threshold.max(LEAST_URGENT as u64) {
+            let table = Arc::clone(&self.table);
+            self.hot.heat(&table, slot, now);
+        }
+        Some(published)
+    }
+
     /// Publishes a hot key: with its demand, and with the count at which it has to be looked at again.
-    pub(super) fn publish_hot(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<u16> {
-        let epoch = self.publish(me, slot, true, now)?;
+    pub(super) fn publish_hot(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<Published> {
+        let published = self.publish(me, slot, true, now)?;
         let table = Arc::clone(&self.table);
         let cell = table.cell(slot)?;
         // What was published, so that units spent since then still part from it.
-        let published = self.ledger.entry(slot, me, epoch)?.share.spent + cell.base.load(Ordering::Relaxed);
-        self.hot.state(&table, slot, published, now);
+        let spent = self.ledger.entry(slot, me, published.epoch)?.share.spent + cell.base.load(Ordering::Relaxed);
+        self.hot.state(&table, slot, spent, now);
+        cell.set_changed(now.mono);
         self.rearm(slot, now);
-        Some(epoch)
+        Some(published)
     }
 
     /// Publishes the key in `slot` if anything of it is unpublished, hot or not.
-    pub(super) fn publish_unpublished(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<u16> {
+    pub(super) fn publish_unpublished(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<Published> {
         match (self.has_unpublished(me, slot), self.hot.contains(slot)) {
             (false, _) => None,
             (true, true) => self.publish_hot(me, slot, now),
@@ -250,8 +281,8 @@ impl Book {
     }
 
     /// Looks at a hot key; see [`HotKeys::look`].
-    pub(super) fn look(&mut self, slot: u32, now: Now) -> Look {
-        let look = self.hot.look(&self.table, &mut self.ledger, slot, now);
+    pub(super) fn look(&mut self, slot: u32, sample: bool, now: Now) -> Look {
+        let look = self.hot.look(&self.table, &mut self.ledger, slot, sample, now);
         match look {
             Look::Cooled => {
                 self.hot.cool(&self.table, &mut self.ledger, slot, now);
@@ -293,9 +324,9 @@ impl Book {
             amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, statement, amount, age, now);
         }
         let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
-        let known = merged.previous.map_or(age.saturating_add(UNHEARD_NANOS), |previous| self.ledger.age(previous, now.mono));
         if amount != 0 {
-            self.ledger.settle(&self.table, slot, amount, known, floor, now);
+            let spent_within = age.saturating_add(u64::from(item.span_ms) * 1_000_000);
+            self.ledger.settle(&self.table, slot, amount, spent_within, floor, now);
         }
         if expected && self.touched.last() != Some(&slot) {
             self.touched.push(slot);
@@ -353,7 +384,7 @@ impl Book {
         let key = self.table.cell(slot)?.key();
         let age = if actor == me { 0 } else { u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX) };
         let demand = if actor == me { self.hot.own_demand(slot) } else { self.hot.demand_of(slot, actor) };
-        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, demand })
+        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, demand })
     }
 
     /// Looks at the next `count` slots: drops the shares that have retired, and gives up the keys that have drained.
@@ -416,11 +447,10 @@ impl Book {
     }
 }
 
-/// How old news of a share can be when nothing was known of it, beside its stated age: a heartbeat and some delay.
-const UNHEARD_NANOS: u64 = 150_000_000;
-
-fn threshold(units: u64) -> u64 {
-    ((units as f64 * THRESHOLD_PART) as u64).max(1)
+fn threshold(units: u64, nodes: usize) -> u64 {
+    let part = units as f64 * THRESHOLD_PART;
+    let least = part.clamp(1.0, LEAST_URGENT);
+    (part * (THRESHOLD_NODES / nodes as f64).min(1.0)).max(least) as u64
 }
 
 fn fixed(table: &Table, units: i64) -> i64 {

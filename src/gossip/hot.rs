@@ -63,7 +63,7 @@ struct Stated {
 /// A key for which expectations are kept.
 #[derive(Debug)]
 struct HotKey {
-    forecast: u32,
+    forecast: u16,
     sampled: Timestamp,
     spent: u64,
     denied: u32,
@@ -93,7 +93,7 @@ pub(super) enum Look {
 /// The hot keys of one limit.
 pub(super) struct HotKeys {
     keys: BTreeMap<u32, HotKey>,
-    free: Vec<u32>,
+    free: Vec<u16>,
     /// The quota in units per second.
     rate: f64,
     /// Whether units come back continuously, or at the boundaries of windows.
@@ -110,7 +110,7 @@ impl HotKeys {
         let rate = limit.quota().units_per_second();
         Self {
             keys: BTreeMap::new(),
-            free: (1..=MAX_FORECASTS as u32).rev().collect(),
+            free: (1..=MAX_FORECASTS as u16).rev().collect(),
             rate,
             continuous: !limit.meter().needs_wall(),
             least: if rate >= least { least } else { f64::INFINITY },
@@ -150,7 +150,7 @@ impl HotKeys {
             bend: now.mono,
             cool_since: None,
         };
-        if let Some(flow) = table.forecasts.get(forecast as usize) {
+        if let Some(flow) = table.forecasts.get(usize::from(forecast)) {
             flow.store(Flow::default());
         }
         cell.forecast.store(forecast, std::sync::atomic::Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl HotKeys {
     pub(super) fn cool(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
         let Some(mut key) = self.keys.remove(&slot) else { return };
         key.fold(table, ledger, slot, now);
-        if let Some(flow) = table.forecasts.get(key.forecast as usize) {
+        if let Some(flow) = table.forecasts.get(usize::from(key.forecast)) {
             flow.store(Flow::default());
         }
         if let Some(cell) = table.cell(slot) {
@@ -171,11 +171,15 @@ impl HotKeys {
         self.free.push(key.forecast);
     }
 
-    /// Measures the demand, brings the expectations up to now, and says whether peers need to hear of the key.
-    pub(super) fn look(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) -> Look {
+    /// Brings the expectations up to now, and says whether peers need to hear of the key. With `sample`, also measures the
+    /// demand; it must not be set where it was a request that led to the look: just after a request every average is
+    /// too high.
+    pub(super) fn look(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, sample: bool, now: Now) -> Look {
         let (rate, continuous, least, threshold) = (self.rate, self.continuous, self.least, self.threshold);
         let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else { return Look::Cooled };
-        key.sample(cell, now.mono);
+        if sample {
+            key.sample(cell, now.mono);
+        }
         key.fold(table, ledger, slot, now);
         key.expect(table, cell, rate, continuous, now);
         let wanted = key.demand() >= least / 2.0 || key.peers.iter().any(|peer| peer.demand >= least / 2.0);
@@ -306,6 +310,8 @@ struct Pace {
 impl Pace {
     fn new(table: &Table, rate: f64, continuous: bool, demands: f64, level: i64, now: Timestamp) -> Self {
         let level = table.meter().as_units(level);
+        // What lies between two units is nobody's to spend, nor owed.
+        let level = level - level.clamp(-REMNANT, REMNANT);
         let later_part = match continuous {
             // A bucket that is empty gives as much as comes in; a window that is used up gives nothing until the next.
             true if demands > rate => rate / demands,
@@ -316,6 +322,7 @@ impl Pace {
         let (seconds, part) = match level < 0.0 {
             true if continuous => (-level / rate, 0.0),
             true => (f64::INFINITY, 0.0),
+            false if level == 0.0 => (0.0, 1.0),
             false if outflow > 0.0 => (level / outflow, 1.0),
             false => (f64::INFINITY, 1.0),
         };
@@ -329,6 +336,8 @@ impl Pace {
     }
 }
 
+/// A level this near to zero is what a bucket that gives as much as comes in looks like, in units.
+const REMNANT: f64 = 1.5;
 const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl HotKey {
@@ -373,7 +382,7 @@ impl HotKey {
             let debited = amount(peer);
             peer.debited += if taken == total { debited } else { (debited as f64 * part) as i64 };
         }
-        if let Some(flow) = table.forecasts.get(self.forecast as usize) {
+        if let Some(flow) = table.forecasts.get(usize::from(self.forecast)) {
             let flow_now = flow.load();
             flow.store(Flow { from: now.mono, ..flow_now });
         }
@@ -388,7 +397,7 @@ impl HotKey {
             (peer.rate, peer.later_rate) = pace.of(table, peer.demand);
         }
         let (rate, later_rate) = pace.of(table, others);
-        if let Some(flow) = table.forecasts.get(self.forecast as usize) {
+        if let Some(flow) = table.forecasts.get(usize::from(self.forecast)) {
             flow.store(Flow { base: 0, from: now.mono, rate, bend: pace.bend, later_rate, end: now.mono.after(HORIZON) });
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! The body of a [`Frame`](FrameWriter) is a header, the beats, and groups of shares until a zero byte. A group names
 //! its actor once, and then lists shares in the order of their versions; a typical share takes one byte of flags, 16 of
-//! digest and one to three of count. Limit and epoch are written only where they change, versions only where they skip.
+//! digest, one to three of count and one of the time in which it was spent. Limit and epoch are written only where they change, versions only where they skip.
 
 use bincode::{
     Decode, Encode,
@@ -243,6 +243,8 @@ pub(crate) struct Item {
     pub(crate) share: Share,
     /// Half milliseconds since the actor wrote it.
     pub(crate) age: u32,
+    /// Milliseconds, before it was written, in which the units were spent that it made known.
+    pub(crate) span_ms: u16,
     /// Units per second that the actor is asked for, where it says so.
     pub(crate) demand: Option<f32>,
 }
@@ -252,13 +254,14 @@ const SKIP: u8 = 2;
 const REFUNDED: u8 = 4;
 const AGE: u8 = 8;
 const DEMAND: u8 = 16;
+const SPAN: u8 = 32;
 const END_OF_GROUP: u8 = 0x80;
 
 const END_OF_FRAME: u8 = 0;
 const GROUP: u8 = 1;
 
 /// The most bytes that an item can take.
-pub(crate) const ITEM_BYTES: usize = 1 + 3 + 3 + 9 + 16 + 9 + 9 + 5 + 2;
+pub(crate) const ITEM_BYTES: usize = 1 + 3 + 3 + 9 + 16 + 9 + 9 + 5 + 3 + 2;
 /// The most bytes that a group takes beside its items, and the end of the frame after it.
 pub(crate) const GROUP_BYTES: usize = 1 + 3 + 5 + 9 + 1 + 9 + 1;
 /// The most bytes that a beat takes.
@@ -321,7 +324,8 @@ impl FrameWriter {
                 | flag(skip != 0, SKIP)
                 | flag(item.share.refunded != 0, REFUNDED)
                 | flag(item.age != 0, AGE)
-                | flag(item.demand.is_some(), DEMAND),
+                | flag(item.demand.is_some(), DEMAND)
+                | flag(item.span_ms != 0, SPAN),
         );
         if new_context {
             self.put(&context);
@@ -336,6 +340,9 @@ impl FrameWriter {
         }
         if item.age != 0 {
             self.put(&item.age);
+        }
+        if item.span_ms != 0 {
+            self.put(&item.span_ms);
         }
         if let Some(demand) = item.demand {
             let _ = self.encoder.writer().write(&coarse(demand));
@@ -436,10 +443,11 @@ impl<'a> FrameReader<'a> {
         let spent = self.get()?;
         let refunded = if flags & REFUNDED != 0 { self.get()? } else { 0 };
         let age = if flags & AGE != 0 { self.get()? } else { 0 };
+        let span_ms = if flags & SPAN != 0 { self.get()? } else { 0 };
         let demand = if flags & DEMAND != 0 { Some(fine(self.get()?)) } else { None };
         self.group = Some(At { version, context });
         let key = Key::from_digest(digest);
-        Ok(Part::Item(Item { version, limit, epoch, key, share: Share { spent, refunded }, age, demand }))
+        Ok(Part::Item(Item { version, limit, epoch, key, share: Share { spent, refunded }, age, span_ms, demand }))
     }
 }
 
@@ -456,6 +464,7 @@ mod tests {
                 key: Key::from_digest(u128::from(i) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
                 share: Share { spent: i % 400, refunded: 0 },
                 age: 0,
+                span_ms: 100,
                 demand: None,
             })
             .collect()
@@ -492,14 +501,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_takes_twenty_bytes_in_a_batch_of_a_thousand() {
+    fn a_share_takes_twenty_one_bytes_in_a_batch_of_a_thousand() {
         let actor = WireActor { node: 3, incarnation: 0xdead_beef };
         let mut writer = FrameWriter::new(Header::default(), &[], 0);
         writer.start_group(actor, 999);
         items(1_000).iter().for_each(|item| writer.item(item));
         writer.end_group(Some(2_000));
         let bytes = writer.finish().len() as f64 / 1_000.0;
-        assert!(bytes <= 20.0, "{bytes} bytes a share");
+        assert!(bytes <= 21.0, "{bytes} bytes a share");
     }
 
     #[test]

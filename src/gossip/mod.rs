@@ -41,7 +41,7 @@ use crate::{
     time::{Now, Timestamp},
 };
 use actors::{Actors, Change};
-use book::Book;
+use book::{Book, Published};
 use peer::Peer;
 pub use status::{Event, LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 use sync::{Joining, SyncJob};
@@ -298,11 +298,12 @@ impl Gossip {
     }
 
     /// Notes a change of one of this node's own shares.
-    fn note_own(&mut self, limit: usize, slot: u32, epoch: u16) {
+    fn note_own(&mut self, limit: usize, slot: u32, published: Published) {
         if let Some(me) = self.actors.get_mut(self.me) {
             me.clock += 1;
             let version = me.clock;
-            me.note(Change { version, limit: limit as u16, epoch, slot });
+            let Published { epoch, span_ms } = published;
+            me.note(Change { version, limit: limit as u16, epoch, slot, span_ms });
         }
     }
 

@@ -272,7 +272,7 @@ impl Gossip {
                 }
                 if taken.news && self.nodes.len() > 2 {
                     if let Some(state) = self.actors.get_mut(actor) {
-                        state.note(Change { version: item.version, limit, epoch: item.epoch, slot: taken.slot });
+                        state.note(Change { version: item.version, limit, epoch: item.epoch, slot: taken.slot, span_ms: item.span_ms });
                     }
                     self.timers.round_wanted |= taken.urgent && !self.is_direct();
                 }

@@ -60,33 +60,33 @@ impl Gossip {
         let table = std::sync::Arc::clone(&self.books[limit].table);
         let book = &mut self.books[limit];
         if !book.hot.heat(&table, slot, now) {
-            if let Some(epoch) = book.publish(me, slot, false, now) {
-                self.note_own(limit, slot, epoch);
+            if let Some(published) = book.publish(me, slot, false, now) {
+                self.note_own(limit, slot, published);
                 self.timers.round_wanted = true;
             }
             return;
         }
         self.timers.look = self.timers.look.min(now.mono.after(self.min_interval()));
-        self.look_at_key(limit, slot, now);
+        self.look_at_key(limit, slot, false, now);
     }
 
-    fn look_at_key(&mut self, limit: usize, slot: u32, now: Now) {
+    fn look_at_key(&mut self, limit: usize, slot: u32, sample: bool, now: Now) {
         let me = self.me;
         let book = &mut self.books[limit];
-        match book.look(slot, now) {
+        match book.look(slot, sample, now) {
             Look::Holds => {}
             Look::Parted => {
                 // A key that nobody asks this node for has nothing to state.
                 if book.hot.is_stated(slot) || book.has_unpublished(me, slot) {
-                    if let Some(epoch) = book.publish_hot(me, slot, now) {
-                        self.note_own(limit, slot, epoch);
+                    if let Some(published) = book.publish_hot(me, slot, now) {
+                        self.note_own(limit, slot, published);
                         self.timers.round_wanted = true;
                     }
                 }
             }
             Look::Cooled => {
-                if let Some(epoch) = book.publish(me, slot, false, now) {
-                    self.note_own(limit, slot, epoch);
+                if let Some(published) = book.publish(me, slot, false, now) {
+                    self.note_own(limit, slot, published);
                 }
             }
         }
@@ -97,7 +97,7 @@ impl Gossip {
         for limit in 0..self.books.len() {
             let slots: Vec<u32> = self.books[limit].hot.slots().collect();
             for slot in slots {
-                self.look_at_key(limit, slot, now);
+                self.look_at_key(limit, slot, true, now);
             }
         }
         self.timers.look = now.mono.after(self.min_interval());
@@ -133,21 +133,21 @@ impl Gossip {
             for slot in slots.drain(..) {
                 let book = &mut self.books[limit];
                 if !book.hot.contains(slot)
-                    && let Some(epoch) = book.publish(me, slot, false, now)
+                    && let Some(published) = book.publish_changed(me, slot, now)
                 {
-                    self.note_own(limit, slot, epoch);
+                    self.note_own(limit, slot, published);
                 }
             }
             self.slots = slots;
             let hot: Vec<u32> = self.books[limit].hot.slots().collect();
             for slot in hot {
                 let book = &mut self.books[limit];
-                if book.look(slot, now) != Look::Cooled && book.hot.is_stated(slot) {
-                    if let Some(epoch) = book.publish_hot(me, slot, now) {
-                        self.note_own(limit, slot, epoch);
+                if book.look(slot, true, now) != Look::Cooled && book.hot.is_stated(slot) {
+                    if let Some(published) = book.publish_hot(me, slot, now) {
+                        self.note_own(limit, slot, published);
                     }
-                } else if let Some(epoch) = book.publish(me, slot, false, now) {
-                    self.note_own(limit, slot, epoch);
+                } else if let Some(published) = book.publish(me, slot, false, now) {
+                    self.note_own(limit, slot, published);
                 }
             }
         }
@@ -230,6 +230,8 @@ impl Gossip {
         let small = !reliably && pending * TYPICAL_ITEM_BYTES < MAX_DATAGRAMS * datagram && datagram > MIN_DATAGRAM_BYTES;
         let (channel, bytes, frames) = match small {
             _ if self.is_congested(to) && !reliably => (Channel::Datagram, datagram, 1),
+            // Between heartbeats one datagram a peer: what finds no room goes with the next round, to others.
+            true if !heartbeat && !self.is_direct() => (Channel::Datagram, datagram, 1),
             true => (Channel::Datagram, datagram, 2 * MAX_DATAGRAMS),
             false => (Channel::Stream, STREAM_FRAME_BYTES, MAX_STREAM_FRAMES),
         };
@@ -262,6 +264,11 @@ impl Gossip {
             if from < state.head() && !(relayed && now.mono.since(known.level_at) < patience) && state.since(from).len() > 0 {
                 tellings.push(Telling { actor, from });
             }
+        }
+        if tellings.len() > 1 {
+            // So that nobody's changes are always those that find no room.
+            let start = self.rng.usize(0..tellings.len());
+            tellings.rotate_left(start);
         }
         let own = tellings.iter().position(|telling| telling.actor == me);
         if let Some(own) = own {
@@ -367,7 +374,7 @@ fn write_changes(
         }
         let book = books.get(usize::from(change.limit));
         if let Some(item) = book.and_then(|book| book.item(me, telling.actor, change.slot, change.epoch, now)) {
-            writer.item(&super::message::Item { version: change.version, limit: change.limit, ..item });
+            writer.item(&super::message::Item { version: change.version, limit: change.limit, span_ms: change.span_ms, ..item });
         }
         telling.from = change.version;
     }

@@ -215,9 +215,9 @@ impl Gossip {
     fn sync_key(&mut self, job: &SyncJob, now: Now) -> Option<SyncKey> {
         let me = self.me;
         let (limit, slot) = (job.limit, job.slot);
-        if let Some(epoch) = self.books.get_mut(limit)?.publish_unpublished(me, slot, now) {
+        if let Some(published) = self.books.get_mut(limit)?.publish_unpublished(me, slot, now) {
             // What was spent since the last round goes with the level, so it must be in the shares too.
-            self.note_own(limit, slot, epoch);
+            self.note_own(limit, slot, published);
         }
         let book = self.books.get(limit)?;
         let mut shares = Vec::new();
@@ -246,7 +246,7 @@ impl Gossip {
             return;
         }
         for key in &sync.keys {
-            self.take_sync_key(from, key, now);
+            self.take_sync_key(from, key, sync.synced, now);
         }
         let Some(progress) = sync.end else { return };
         self.take_progress(from, &progress, now);
@@ -280,7 +280,7 @@ impl Gossip {
         }
     }
 
-    fn take_sync_key(&mut self, from: NodeIndex, key: &SyncKey, now: Now) {
+    fn take_sync_key(&mut self, from: NodeIndex, key: &SyncKey, synced: bool, now: Now) {
         let Some(limit) = self.peer(from).and_then(|peer| peer.limit(key.limit)) else {
             self.refused.unknown += 1;
             return;
@@ -290,7 +290,8 @@ impl Gossip {
         let held = book.table.find(digest);
         let continuous = !book.table.meter().needs_wall();
         let told = |slot| self.joining.as_ref().is_none_or(|joining| joining.told.contains(&(limit, slot)));
-        let baseline = continuous && held.is_none_or(|slot| !told(slot));
+        // The level of a peer that has just started itself says nothing.
+        let baseline = synced && continuous && held.is_none_or(|slot| !told(slot));
         let Some(slot) = held.or_else(|| book.table.insert(digest, now)) else {
             self.refused.no_room += 1;
             return;
@@ -336,6 +337,7 @@ impl Gossip {
             key,
             share: Share { spent: share.spent, refunded: share.refunded },
             age: u32::try_from(share.age_ms.saturating_mul(2)).unwrap_or(u32::MAX),
+            span_ms: 0,
             demand: None,
         };
         if actor == self.me {

@@ -160,6 +160,11 @@ impl Record {
         if self.deepest.is_finite() { (-self.deepest).max(0.0) } else { 0.0 }
     }
 
+    /// The level of the ideal limiter charged with what the fleet admitted, as of the last request.
+    pub fn level(&self) -> f64 {
+        self.charged.level
+    }
+
     /// Refusals while the ideal limiter, charged with what the fleet admitted, had the units.
     pub fn false_denials(&self) -> u64 {
         self.false_denials

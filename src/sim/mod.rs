@@ -251,7 +251,7 @@ impl Cluster {
     /// Gives units back on a node, now; returns how many it took back.
     pub fn refund(&mut self, limit: usize, node: usize, key: &str, units: u64) -> u64 {
         let key = self.hasher.key(key);
-        let given = self.nodes[node].running().map_or(0, |running| running.tables[limit].refund(key, units));
+        let given = self.nodes[node].running().map_or(0, |running| running.tables[limit].refund(key, units, self.nodes[node].time(self.now)));
         self.after_check(node);
         given
     }
@@ -394,6 +394,14 @@ impl Cluster {
         let state = &self.nodes[node];
         let decision = state.running()?.tables[0].peek(self.hasher.key(key), 1, state.time(self.now));
         Some(decision.remaining())
+    }
+
+    /// The level of a key on a node's view, under the first limit, in units; negative while a debt is repaid.
+    pub fn level(&self, node: usize, key: impl KeySource) -> Option<f64> {
+        let state = &self.nodes[node];
+        let table = &state.running()?.tables[0];
+        let decision = table.peek(self.hasher.key(key), 1, state.time(self.now));
+        Some(table.meter().as_units(decision.level))
     }
 
     /// A node's own status; `None` when it is down.

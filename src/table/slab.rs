@@ -5,10 +5,10 @@
 
 use std::sync::{
     OnceLock,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering},
 };
 
-use crate::{algorithm::level::Level, key::Key};
+use crate::{algorithm::level::Level, key::Key, time::Timestamp};
 
 /// Cells a chunk: 64 kB.
 const CHUNK: usize = 1024;
@@ -29,7 +29,9 @@ pub(crate) struct Cell {
     /// Units refused; wraps.
     pub(crate) denied: AtomicU32,
     /// Which forecast of the peers' spending is drawn on the level; 0 for none.
-    pub(crate) forecast: AtomicU32,
+    pub(crate) forecast: AtomicU16,
+    /// When the first unpublished unit was spent: milliseconds of the node's clock, modulo 2¹⁶.
+    changed_ms: AtomicU16,
 }
 
 /// `flush_at` of a cell in which nothing has changed since it was last published.
@@ -46,7 +48,8 @@ impl Cell {
             base: AtomicU64::new(0),
             digest: [AtomicU64::new(0), AtomicU64::new(0)],
             denied: AtomicU32::new(0),
-            forecast: AtomicU32::new(0),
+            forecast: AtomicU16::new(0),
+            changed_ms: AtomicU16::new(0),
         }
     }
 
@@ -64,6 +67,18 @@ impl Cell {
         Key::from_digest(high << 64 | low)
     }
 
+    /// Notes when the first unpublished unit was spent.
+    pub(crate) fn set_changed(&self, now: Timestamp) {
+        self.changed_ms.store(millis(now), Ordering::Relaxed);
+    }
+
+    /// Milliseconds since the first unpublished unit was spent, up to a minute or so.
+    pub(crate) fn changed_since(&self, now: Timestamp) -> u16 {
+        let since = millis(now).wrapping_sub(self.changed_ms.load(Ordering::Relaxed));
+        // The coarse clock may have been read later than `now`.
+        if since > u16::MAX - 100 { 0 } else { since }
+    }
+
     /// Gives the dead cell to `key`; whoever brings it to life afterwards publishes this.
     pub(super) fn assign(&self, key: Key, flush_at: u64) {
         let [low, high] = halves(key);
@@ -74,6 +89,10 @@ impl Cell {
         self.denied.store(0, Ordering::Relaxed);
         self.forecast.store(0, Ordering::Relaxed);
     }
+}
+
+fn millis(at: Timestamp) -> u16 {
+    (at.as_nanos() / 1_000_000) as u16
 }
 
 fn halves(key: Key) -> [u64; 2] {
