@@ -34,7 +34,7 @@ const IN_PLACE: usize = 3;
 /// A cell's offset is remembered in sixteenths of a unit.
 const SEEN_BITS: u32 = 4;
 /// Earnings in vain are forgotten in about this time, in milliseconds: news older than that is not to be expected.
-const VAIN_MILLIS: u32 = 100;
+const VAIN_MILLIS: u32 = 25;
 /// They are counted in grains: microseconds of earning, or for windows 2⁻²⁰ of the quota.
 const GRAIN_BITS: u32 = 20;
 const MOST_GRAINS: u32 = (1 << GRAIN_BITS) - 1;

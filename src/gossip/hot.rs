@@ -18,6 +18,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     ledger::{ActorIndex, Ledger},
+    limit::OnPartition,
     table::{
         MAX_FORECASTS, Table,
         flow::{Flow, Rate},
@@ -34,6 +35,10 @@ const MIN_SAMPLE: Duration = Duration::from_millis(2);
 const WORTHWHILE: f64 = 2.0;
 /// An expectation that nobody has looked at for so long ends: the gossip has stalled.
 const HORIZON: Duration = Duration::from_millis(500);
+/// An actor that has not been heard of the key for so many heartbeats is expected to spend nothing more, and what was
+/// debited for it since is given back: it is more likely dead than cut off, and if it lives its next count puts that right.
+/// Were it to wait for the peer to be declared unreachable, the fleet would leave a dead node's part unspent until then.
+const PATIENCE_HEARTBEATS: u32 = 4;
 /// How long a key stays hot after its demand fell.
 const COOLING: Duration = Duration::from_millis(600);
 
@@ -45,6 +50,8 @@ struct Expected {
     version: u64,
     /// As stated, in units per second.
     demand: f64,
+    /// When its last statement came.
+    heard: Timestamp,
     /// Debited for it already, and not yet put right by a count.
     debited: i64,
     rate: Rate,
@@ -101,6 +108,7 @@ pub(super) struct HotKeys {
     /// The least demand that is worth expecting something of, in units per second; infinite for slow limits.
     least: f64,
     threshold: f64,
+    patience: Duration,
 }
 
 impl HotKeys {
@@ -115,6 +123,11 @@ impl HotKeys {
             continuous: !limit.meter().needs_wall(),
             least: if rate >= least { least } else { f64::INFINITY },
             threshold,
+            // Where the last demand of a node that cannot be heard is to go on counting, it does.
+            patience: match limit.on_partition() {
+                OnPartition::LastDemand => Duration::MAX,
+                _ => heartbeat * PATIENCE_HEARTBEATS,
+            },
         }
     }
 
@@ -176,11 +189,13 @@ impl HotKeys {
     /// too high.
     pub(super) fn look(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, sample: bool, now: Now) -> Look {
         let (rate, continuous, least, threshold) = (self.rate, self.continuous, self.least, self.threshold);
+        let patience = self.patience;
         let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else { return Look::Cooled };
         if sample {
             key.sample(cell, now.mono);
         }
         key.fold(table, ledger, slot, now);
+        key.give_up_on_silent(table, ledger, slot, patience, now);
         key.expect(table, cell, rate, continuous, now);
         let wanted = key.demand() >= least / 2.0 || key.peers.iter().any(|peer| peer.demand >= least / 2.0);
         let since = if wanted { None } else { Some(key.cool_since.unwrap_or(now.mono)) };
@@ -263,6 +278,7 @@ impl HotKeys {
             // A demand that is no number is none.
             peer.demand = f64::from(demand).max(0.0).min(MAX_DEMAND);
             peer.version = version;
+            peer.heard = now.mono;
         }
         correction
     }
@@ -402,6 +418,20 @@ impl HotKey {
         }
     }
 
+    /// Takes back what was expected of actors that say nothing any more.
+    fn give_up_on_silent(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, patience: Duration, now: Now) {
+        let mut unfounded = 0_i64;
+        for peer in self.peers.iter_mut().filter(|peer| peer.demand > 0.0) {
+            if now.mono.since(peer.heard) > patience {
+                unfounded = unfounded.saturating_add(std::mem::take(&mut peer.debited));
+                peer.demand = 0.0;
+            }
+        }
+        if unfounded > 0 {
+            ledger.settle(table, slot, -unfounded, 0, 0, now);
+        }
+    }
+
     /// By how many units more than peers expect this node has spent.
     fn parted(&self, table: &Table, cell: &Cell, now: Timestamp) -> f64 {
         let Some(stated) = self.stated else { return f64::INFINITY };
@@ -415,7 +445,7 @@ impl HotKey {
             None if self.peers.len() >= MAX_EXPECTED => return None,
             None => {
                 let expected =
-                    Expected { actor, version: 0, demand: 0.0, debited: 0, rate: Rate::default(), later_rate: Rate::default() };
+                    Expected { actor, version: 0, demand: 0.0, heard: Timestamp::ZERO, debited: 0, rate: Rate::default(), later_rate: Rate::default() };
                 self.peers.push(expected);
                 self.peers.len() - 1
             }

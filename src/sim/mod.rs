@@ -305,7 +305,7 @@ impl Cluster {
                 let to = if from == a { b } else { a };
                 self.carry(from, to, Channel::Stream, payload);
             }
-            self.dial(a, b);
+            self.dial(a, b, false);
         }
     }
 
@@ -491,7 +491,7 @@ impl Cluster {
             let pair = (node.min(other), node.max(other));
             // The new process is another connection; the old one is gone with the old process.
             self.disconnect(pair);
-            self.dial(pair.0, pair.1);
+            self.dial(pair.0, pair.1, true);
         }
         self.drain(node);
     }
@@ -651,8 +651,9 @@ impl Cluster {
         }
     }
 
-    /// Sets up a connection, if the network allows one and there is none.
-    fn dial(&mut self, a: usize, b: usize) {
+    /// Sets up a connection, if the network allows one and there is none. A node that starts dials all its peers at once;
+    /// after a cut, the dialler may be in the middle of a back-off.
+    fn dial(&mut self, a: usize, b: usize, at_once: bool) {
         let pair = (a.min(b), a.max(b));
         let passable = self.is_passable(pair);
         let handshake = 2 * self.network.delay(&mut self.rng) + self.network.delay(&mut self.rng);
@@ -660,8 +661,7 @@ impl Cluster {
         if connection.up || connection.dialling || !passable {
             return;
         }
-        // After the first time, the dialler may be in the middle of a back-off.
-        let most = if connection.number > 1 { saturating_nanos(self.network.max_reconnect) } else { 0 };
+        let most = if at_once { 0 } else { saturating_nanos(self.network.max_reconnect) };
         let backoff = self.rng.u64(0..=most);
         connection.dialling = true;
         connection.number += 1;
