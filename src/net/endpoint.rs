@@ -13,9 +13,9 @@ use super::tls::Tls;
 /// Streams that a peer may have open at once.
 const MAX_OPEN_STREAMS: u32 = 8;
 /// Bytes that a peer may have under way on one stream.
-pub(crate) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes that a peer may have under way on all its streams: what a connection can make quinn hold.
-pub(crate) const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes written to a peer's streams and not yet acknowledged.
 const SEND_WINDOW_BYTES: u64 = 2 << 20;
 /// Datagrams that wait to be sent: when there is no room, quinn drops the oldest, and the newest wins.

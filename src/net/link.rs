@@ -136,7 +136,7 @@ pub struct LinkStatus {
     pub rtt: Option<Duration>,
     /// How many connections followed the first.
     pub reconnects: u64,
-    /// Streams of this connection that made room for newer ones or were given up, since the peer reads too slowly.
+    /// Streams of this connection that made room for newer ones, since the peer takes in too little.
     pub streams_dropped: u64,
     /// Why there is no connection, as far as this node could tell.
     pub trouble: Option<String>,
@@ -272,7 +272,13 @@ impl Carrier {
             let event = LinkEvent::Relieved(self.route.clone(), self.link.id);
             let _ = self.run.inbox.try_send(event);
         };
-        let delivery = self.link.outbox.deliver(&self.link.connection, relieved);
+        let delivery = async {
+            self.link.outbox.deliver(&self.link.connection, relieved).await;
+            if self.link.connection.close_reason().is_none() {
+                // The gossip counts on streams to arrive. It begins anew with the next connection.
+                self.refuse(Refusal::Slow);
+            }
+        };
         tokio::join!(self.receive_datagrams(), self.receive_streams(), delivery);
     }
 

@@ -13,8 +13,6 @@ use bytes::Bytes;
 use quinn::{Connection, SendStream, VarInt};
 use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
-use super::endpoint::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
-
 /// Payloads that wait; the oldest makes room for the newest, whose state is later.
 pub(crate) const MAX_WAITING: usize = 64;
 /// Bytes that wait.
@@ -23,17 +21,15 @@ pub(crate) const MAX_WAITING_BYTES: usize = 8 << 20;
 const CONGESTED_BYTES: usize = 1 << 20;
 /// Down to so many, it may go on.
 const RELIEVED_BYTES: usize = 512 << 10;
-/// Streams under way at once. A peer reads them one after the other, and what has come of the later ones takes up its
-/// connection's window meanwhile: there must be room left in it for the first.
-const MAX_UNDER_WAY: usize = 4;
-const _: () = assert!(MAX_UNDER_WAY as u32 * STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
-/// A stream that has not been acknowledged whole within this time is given up.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Streams written and not yet acknowledged.
+const MAX_UNDER_WAY: usize = 8;
+/// A peer that has not taken in a stream within this time is given up.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
 /// The code that a stream is reset with when it is given up.
 const GIVEN_UP: VarInt = VarInt::from_u32(1);
 
-/// A bounded queue of payloads, each to travel on a one-way stream of its own. They arrive in the order of the queue, but
-/// for those that are dropped or given up.
+/// A bounded queue of payloads, each to travel on a one-way stream of its own. They arrive in the order of the queue,
+/// and as long as the connection lasts, all of them do that no newer ones push out of the full queue.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     queue: Mutex<Queue>,
@@ -71,12 +67,12 @@ impl Outbox {
         self.lock().congested
     }
 
-    /// How many payloads made room for others or were given up.
+    /// How many payloads made room for others.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything in the queue has been acknowledged or given up.
+    /// Waits until everything in the queue has been acknowledged, or the connection has ended.
     pub(crate) async fn drained(&self) {
         loop {
             let emptied = self.emptied.notified();
@@ -89,8 +85,8 @@ impl Outbox {
         }
     }
 
-    /// Sends what comes into the queue, until the connection ends. Calls `relieved` when the queue is short again after
-    /// it was congested.
+    /// Sends what comes into the queue until the connection ends, or until the peer has not taken in a stream in time.
+    /// Calls `relieved` when the queue is short again after it was congested.
     pub(crate) async fn deliver(&self, connection: &Connection, relieved: impl Fn()) {
         let mut under_way = JoinSet::new();
         loop {
@@ -99,22 +95,22 @@ impl Outbox {
                     if self.is_relieved() {
                         relieved();
                     }
-                    // Opened here, so that the peer reads the streams in the order of the queue.
-                    match timeout(DELIVERY_TIMEOUT, connection.open_uni()).await {
-                        Ok(Ok(stream)) => drop(under_way.spawn(send(stream, payload))),
-                        Ok(Err(_)) | Err(_) => self.ended(false),
+                    match timeout(DELIVERY_TIMEOUT, write(connection, payload)).await {
+                        Ok(Some(stream)) => drop(under_way.spawn(taken_in(stream))),
+                        Ok(None) | Err(_) => break,
                     }
                 }
-                Some(ended) = under_way.join_next(), if !under_way.is_empty() => {
-                    self.ended(matches!(ended, Ok(true)));
-                }
+                Some(ended) = under_way.join_next(), if !under_way.is_empty() => match ended {
+                    Ok(true) => self.acknowledged(),
+                    Ok(false) | Err(_) => break,
+                },
                 _ = connection.closed() => break,
             }
         }
         self.clear();
     }
 
-    /// Takes the next payload; it counts as under way until [`Outbox::ended`].
+    /// Takes the next payload; it counts as under way until it is [acknowledged](Outbox::acknowledged).
     async fn next(&self) -> Bytes {
         loop {
             if let Some(payload) = self.take() {
@@ -140,14 +136,11 @@ impl Outbox {
         relieved
     }
 
-    fn ended(&self, delivered: bool) {
+    fn acknowledged(&self) {
         let mut queue = self.lock();
         queue.under_way = queue.under_way.saturating_sub(1);
         let idle = queue.is_idle();
         drop(queue);
-        if !delivered {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-        }
         if idle {
             self.emptied.notify_waiters();
         }
@@ -173,16 +166,22 @@ impl Queue {
     }
 }
 
-/// Sends one payload; whether all of it was acknowledged in time.
-async fn send(stream: SendStream, payload: Bytes) -> bool {
-    let mut stream = Whole { stream, delivered: false };
-    let delivery = async {
-        stream.stream.write_chunk(payload).await.ok()?;
-        stream.stream.finish().ok()?;
-        stream.delivered = stream.stream.stopped().await.ok()?.is_none();
-        stream.delivered.then_some(())
-    };
-    matches!(timeout(DELIVERY_TIMEOUT, delivery).await, Ok(Some(())))
+/// Writes one payload to a stream of its own.
+///
+/// The next is not begun before. A peer reads one stream after the other, and what has come of later ones takes up the
+/// connection's window: were they written side by side, nothing might be left of it for the one that is being read.
+async fn write(connection: &Connection, payload: Bytes) -> Option<Whole> {
+    let mut whole = Whole { stream: connection.open_uni().await.ok()?, delivered: false };
+    whole.stream.write_chunk(payload).await.ok()?;
+    whole.stream.finish().ok()?;
+    Some(whole)
+}
+
+/// Whether the peer acknowledges all of a stream in time.
+async fn taken_in(mut whole: Whole) -> bool {
+    let end = timeout(DELIVERY_TIMEOUT, whole.stream.stopped()).await;
+    whole.delivered = matches!(end, Ok(Ok(None)));
+    whole.delivered
 }
 
 /// A stream that is reset when it is given up: quinn finishes a stream that is dropped where it stands, and the peer
@@ -243,7 +242,7 @@ mod tests {
         assert_eq!(outbox.next().await[..], *b"x");
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
-        outbox.ended(true);
+        outbox.acknowledged();
         waiting.await.unwrap();
     }
 }

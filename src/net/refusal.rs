@@ -175,7 +175,7 @@ pub struct RefusedCounts {
     pub busy: u64,
     /// A stream longer than a message may be, 1 MiB.
     pub oversize: u64,
-    /// A stream that took too long.
+    /// A stream that took too long to come in, or that the peer did not take in.
     pub slow: u64,
     /// A message that gossip could not take.
     pub protocol: u64,

@@ -91,6 +91,46 @@ async fn streams_arrive_in_the_order_in_which_they_were_sent() {
 }
 
 #[tokio::test]
+async fn a_peer_whose_gossip_is_slow_gets_long_streams_all_the_same() {
+    const STREAMS: u8 = 30;
+    let authority = Authority::new();
+    let (socket_a, socket_b) = (socket(), socket());
+    let (at_a, at_b) = (socket_a.local_addr().unwrap(), socket_b.local_addr().unwrap());
+    let (b, endpoint, _mode) =
+        open(&identity(&authority, &authority.issue("b")), "b", socket_b, &[("a", at_a)]);
+    let Links { tasks: _tasks, mut inbox, .. } = Links::start(&b, &endpoint);
+    let mut a = Node::start(&authority, "a", socket_a, &[("b", at_b)]);
+    a.sees(&Seen::connected("b")).await;
+    for number in 0..STREAMS {
+        a.send("b", Channel::Stream, vec![number; 260_000]);
+    }
+    let mut next = 0;
+    while next < STREAMS {
+        let event = timeout(DEADLINE, inbox.recv()).await.unwrap().unwrap();
+        let LinkEvent::Payload(payload) = &event else { continue };
+        assert_eq!((payload.bytes.len(), payload.bytes[0]), (260_000, next));
+        next += 1;
+        // It takes its time, and the stream's place with it.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(a.net.links()[0].streams_dropped, 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_takes_nothing_in_is_given_up() {
+    let mut stage = Stage::set();
+    let a = stage.player("a");
+    let connection = a.join(&mut stage.m, "a").await;
+    stage.m.send("a", Channel::Stream, vec![0; 200_000]);
+    // Datagrams go on meanwhile.
+    stage.m.send("a", Channel::Datagram, "news");
+    assert_eq!(connection.read_datagram().await.unwrap()[..], *b"news");
+    stage.m.sees(&Seen::disconnected("a")).await;
+    assert_eq!(code(&connection.closed().await), Some(Refusal::Slow.code()));
+    assert_eq!(stage.m.net.refused_counts().slow, 1);
+}
+
+#[tokio::test]
 async fn connections_dropped_in_the_middle_leave_no_task() {
     let mut stage = Stage::set();
     let b = stage.player("b");

@@ -166,6 +166,8 @@ async fn watch_links(mut inbox: mpsc::Receiver<LinkEvent>, seen: mpsc::Unbounded
 /// A program that is no node, with this certificate or with none.
 struct Stranger {
     endpoint: Endpoint,
+    /// How much it takes in of a stream that it does not read.
+    window: u32,
     tls: rustls::ClientConfig,
 }
 
@@ -188,7 +190,7 @@ impl Stranger {
             }
         };
         tls.alpn_protocols = vec![super::tls::ALPN.to_vec()];
-        Self { endpoint: Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap(), tls }
+        Self { endpoint: Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap(), window: 100_000, tls }
     }
 
     fn speaking(mut self, protocol: &[u8]) -> Self {
@@ -210,7 +212,10 @@ impl Stranger {
         name: &str,
     ) -> Result<quinn::Connection, ConnectionError> {
         let tls = quinn::crypto::rustls::QuicClientConfig::try_from(self.tls.clone()).unwrap();
-        let config = quinn::ClientConfig::new(Arc::new(tls));
+        let mut config = quinn::ClientConfig::new(Arc::new(tls));
+        let mut transport = quinn::TransportConfig::default();
+        transport.stream_receive_window(VarInt::from_u32(self.window));
+        config.transport_config(Arc::new(transport));
         self.endpoint.connect_with(config, address, name).unwrap().await
     }
 
