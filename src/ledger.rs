@@ -147,6 +147,7 @@ impl Ledger {
     }
 
     /// Shares held.
+    #[cfg(test)]
     pub(crate) fn shares(&self) -> usize {
         self.shares
     }

@@ -27,8 +27,9 @@ impl NodeId {
         for label in name.split('.') {
             check_label(name, label)?;
         }
-        // A name that reads as an address would be looked for among a certificate's addresses.
-        if name.parse::<std::net::IpAddr>().is_ok() {
+        // A name that ends in a number reads as an address, and a certificate's names are no addresses.
+        let last = name.rsplit('.').next().unwrap_or(name);
+        if last.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(NodeIdError::Address { name: name.to_owned() });
         }
         Ok(Self(name.to_ascii_lowercase().into()))
@@ -97,7 +98,7 @@ pub enum NodeIdError {
         /// What a label must be.
         reason: &'static str,
     },
-    /// The name is an IP address, which a certificate's DNS name cannot be.
+    /// The name ends in a number, as an IP address does and a certificate's DNS name cannot.
     Address {
         /// The whole name.
         name: String,
@@ -113,7 +114,7 @@ impl fmt::Display for NodeIdError {
             }
             Self::Label { name, reason } => write!(f, "\"{name}\" cannot name a node: {reason}"),
             Self::Address { name } => {
-                write!(f, "\"{name}\" cannot name a node: it is an address; use a name, such as \"node-1\"")
+                write!(f, "\"{name}\" cannot name a node: it ends in a number, like an address; use a name, such as \"node-1\"")
             }
         }
     }
@@ -152,11 +153,11 @@ mod tests {
 
     #[test]
     fn names_follow_the_rules_of_dns() {
-        for good in ["a", "node-1", "node-1.eu.example.com", "0"] {
+        for good in ["a", "node-1", "node-1.eu.example.com", "0a"] {
             assert_eq!(NodeId::new(good).unwrap().as_str(), good);
         }
         assert_eq!(NodeId::new("Node-A").unwrap().as_str(), "node-a");
-        for bad in ["", "-a", "a-", "a..b", ".", "a_b", "ä", "a b", "10.0.0.1", &"a".repeat(64), &"a.".repeat(127)] {
+        for bad in ["", "-a", "a-", "a..b", ".", "a_b", "ä", "a b", "10.0.0.1", "0", "a.1", &"a".repeat(64), &"a.".repeat(127)] {
             assert!(NodeId::new(bad).is_err(), "{bad:?} was taken");
         }
     }

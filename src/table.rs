@@ -576,6 +576,9 @@ impl Table {
         self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
         for slot in 0..self.used_slots() {
             if let Some(cell) = self.slab.get(slot) {
+                // What earlier gossip published stays published: the next share begins at zero.
+                cell.refunded.store(0, Ordering::Relaxed);
+                cell.base.store(cell.level.spent() & !DEAD, Ordering::Relaxed);
                 cell.flush_at.store(CLEAN, Ordering::Relaxed);
             }
         }

@@ -123,9 +123,9 @@ impl HotKeys {
             continuous: !limit.meter().needs_wall(),
             least: if rate >= least { least } else { f64::INFINITY },
             threshold,
-            // Where the last demand of a node that cannot be heard is to go on counting, it does.
+            // Where something is assumed of nodes that cannot be heard, expectations last until then.
             patience: match limit.on_partition() {
-                OnPartition::LastDemand => Duration::MAX,
+                OnPartition::LastDemand | OnPartition::Share => Duration::MAX,
                 _ => heartbeat * PATIENCE_HEARTBEATS,
             },
         }

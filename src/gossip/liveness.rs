@@ -17,8 +17,14 @@ use crate::{
 const HEALING: Duration = Duration::from_secs(3);
 
 impl Gossip {
-    pub(super) fn heard_node(&mut self, node: NodeIndex, now: Now) {
-        let Some(peer) = self.peers.get_mut(usize::from(node.0)) else { return };
+    /// A node has given a sign of life, in the incarnation that is named.
+    pub(super) fn heard_of(&mut self, node: NodeIndex, incarnation: u32, now: Now) {
+        let here = self.here;
+        let Some(peer) = self.peers.get_mut(usize::from(node.0)).filter(|_| node != here) else { return };
+        // What one that has left said before it left may still be on its way.
+        if peer.state == PeerState::Left && peer.left == Some(incarnation) {
+            return;
+        }
         peer.heard = now.mono;
         if peer.state == PeerState::Up {
             return;
@@ -56,6 +62,7 @@ impl Gossip {
         let Some(peer) = self.peer_mut(from) else { return };
         if peer.state != PeerState::Left {
             peer.state = PeerState::Left;
+            peer.left = Some(peer.incarnation);
             peer.outage = None;
             self.events.push_back(Event::PeerLeft(from));
         }

@@ -89,6 +89,8 @@ pub(crate) struct SyncRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Sync {
     pub(crate) number: u32,
+    /// Counts the parts from 0.
+    pub(crate) part: u32,
     /// Whether the sender has its peers' state itself.
     pub(crate) synced: bool,
     pub(crate) keys: Vec<SyncKey>,
@@ -461,7 +463,7 @@ mod tests {
                 version: 1_000 + i,
                 limit: 0,
                 epoch: 7,
-                key: Key::from_digest(u128::from(i) * 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835),
+                key: Key::from_digest(u128::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835)),
                 share: Share { spent: i % 400, refunded: 0 },
                 age: 0,
                 span_ms: 100,

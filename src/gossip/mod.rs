@@ -149,7 +149,6 @@ pub struct Gossip {
     joining: Option<Joining>,
     jobs: Vec<SyncJob>,
     timers: Timers,
-    started: Timestamp,
     slots: Vec<u32>,
 }
 
@@ -177,6 +176,7 @@ impl Gossip {
         let mut actors = Actors::default();
         let me = actors.find_or_add(here, incarnation, now.mono).unwrap_or(0);
         let books: Vec<Book> = tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
+        let held = books.iter().map(|book| book.table.used_slots()).collect();
         for book in &books {
             book.table.listen(book.threshold(), Arc::clone(wake));
         }
@@ -201,9 +201,8 @@ impl Gossip {
             out: VecDeque::new(),
             events: VecDeque::new(),
             refused: RefusedStatus::default(),
-            joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout))),
+            joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
-            started: now.mono,
             slots: Vec::new(),
             nodes,
             config,
@@ -307,7 +306,6 @@ impl Gossip {
         }
     }
 
-    /// Recounts how many shares this node has of its own; merging counts those of others.
     fn push(&mut self, to: NodeIndex, channel: Channel, payload: Vec<u8>) {
         if let Some(peer) = self.peers.get_mut(usize::from(to.0)) {
             peer.traffic.bytes_sent += payload.len() as u64;

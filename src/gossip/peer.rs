@@ -46,6 +46,11 @@ pub(super) struct Peer {
     pub(super) asked: Option<(u32, Timestamp)>,
     /// Whether it said that it has its peers' state; `None` before it said anything.
     pub(super) synced: Option<bool>,
+    /// The incarnation that its last hello named, and the one that has left.
+    pub(super) incarnation: u32,
+    pub(super) left: Option<u32>,
+    /// Parts that have come of the sync that it was asked for.
+    pub(super) parts: u32,
     /// Whether its skew has been told of.
     pub(super) skew_noted: bool,
 }
@@ -86,6 +91,9 @@ impl Peer {
             traffic: Traffic::default(),
             asked: None,
             synced: None,
+            incarnation: 0,
+            left: None,
+            parts: 0,
             skew_noted: false,
         }
     }

@@ -85,12 +85,13 @@ impl Gossip {
         }
         let Some(peer) = self.peer_mut(from) else { return };
         peer.set_numbering(nodes, limits);
+        peer.incarnation = hello.incarnation;
         peer.synced = Some(hello.synced);
         let local_ms = (now.wall.as_unix_nanos() / 1_000_000) as i64;
         let transit_ms = peer.delay().as_millis() as i64;
         peer.skew_ms = Some((hello.wall_ms as i64).saturating_add(transit_ms).saturating_sub(local_ms));
         self.note_mismatches(from, mismatches);
-        self.heard_node(from, now);
+        self.heard_of(from, hello.incarnation, now);
         // The actor is known from its hello on, even if it never spends.
         let actor = self.actors.find_or_add(from, hello.incarnation, now.mono);
         if let Some(state) = actor.and_then(|actor| self.actors.get_mut(actor)) {
@@ -166,7 +167,8 @@ impl Gossip {
                 peer.measure(Duration::from_micros(round_trip.into()));
             }
         }
-        self.heard_node(from, now);
+        let incarnation = self.peer(from).map_or(0, |peer| peer.incarnation);
+        self.heard_of(from, incarnation, now);
         let read = self.take_parts(from, &mut frame, now);
         self.books.iter_mut().for_each(|book| book.expect_anew(now));
         read
@@ -203,7 +205,9 @@ impl Gossip {
     }
 
     fn take_beat(&mut self, from: NodeIndex, beat: Beat, now: Now) {
+        let known = self.actors.len();
         let Some(actor) = self.actor(from, beat.actor, now) else { return };
+        let new = self.actors.len() > known || self.actors.get(actor).is_some_and(|state| state.beat == 0);
         if let Some(peer) = self.peer_mut(from) {
             peer.acknowledge(actor, beat.version);
         }
@@ -213,10 +217,11 @@ impl Gossip {
         }
         if beat.beat > state.beat && actor != self.me {
             state.beat = beat.beat;
-            state.heard = now.mono;
-            let node = state.node;
-            if node != self.here {
-                self.heard_node(node, now);
+            let (node, incarnation) = (state.node, state.incarnation);
+            // The first beat heard of an actor may be its last, long ago; the next one is a sign of life.
+            if !new {
+                state.heard = now.mono;
+                self.heard_of(node, incarnation, now);
             }
         }
     }
@@ -263,7 +268,7 @@ impl Gossip {
             self.take_echo(usize::from(limit), &item, now);
             return;
         }
-        let allow = self.allowance(from, actor);
+        let allow = self.allowance(from, actor, now);
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
         match book.take(actor, &item, allow, now) {
             Ok(taken) => {
@@ -283,11 +288,13 @@ impl Gossip {
     }
 
     /// How news of `actor` that came from `from` is to be judged.
-    pub(super) fn allowance(&self, from: NodeIndex, actor: ActorIndex) -> Allowance {
+    pub(super) fn allowance(&self, from: NodeIndex, actor: ActorIndex, now: Now) -> Allowance {
         let delay = self.peer(from).map_or(Duration::ZERO, |peer| peer.delay());
         let node = self.actors.get(actor).map(|state| state.node);
         let outage = node.and_then(|node| self.peer(node)?.outage);
-        Allowance { delay: saturating_nanos(delay), outage: outage.and_then(|outage| Some((outage.from, outage.until?))) }
+        // News of a node can come before its first sign of life.
+        let outage = outage.map(|outage| (outage.from, outage.until.unwrap_or(now.mono)));
+        Allowance { delay: saturating_nanos(delay), outage }
     }
 
     /// Somebody tells this node of its own share. If it is more than was written, another has written as this actor, or

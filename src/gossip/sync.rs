@@ -25,8 +25,9 @@ use crate::{
 
 /// Slots looked at before anything else gets its turn.
 const SLOTS_PER_STEP: u32 = 4_096;
-/// Keys in one part of an answer.
+/// Keys and shares in one part of an answer, which keeps it well below what a stream may carry.
 const KEYS_PER_PART: usize = 2_048;
+const SHARES_PER_PART: usize = 6_144;
 /// A node that is behind for so long asks for a sync.
 const BEHIND_FOR: Duration = Duration::from_secs(1);
 /// A peer is asked again after so long at the earliest.
@@ -43,11 +44,13 @@ pub(super) struct Joining {
     told: BTreeSet<(u16, u32)>,
     /// Peers that have nothing to tell.
     empty: BTreeSet<NodeIndex>,
+    /// Slots that were in use already, limit by limit, where the gossip has started anew over a table that lives on.
+    held: Vec<u32>,
 }
 
 impl Joining {
-    pub(super) fn new(until: Timestamp) -> Self {
-        Self { until, told: BTreeSet::new(), empty: BTreeSet::new() }
+    pub(super) fn new(until: Timestamp, held: Vec<u32>) -> Self {
+        Self { until, told: BTreeSet::new(), empty: BTreeSet::new(), held }
     }
 }
 
@@ -71,6 +74,7 @@ pub(super) struct SyncJob {
     wanted: BTreeSet<ActorIndex>,
     limit: usize,
     slot: u32,
+    parts: u32,
     /// How far this node had come when it began.
     progress: Vec<Progress>,
 }
@@ -155,6 +159,7 @@ impl Gossip {
             return;
         }
         peer.asked = Some((number, now.mono));
+        peer.parts = 0;
         let request = SyncRequest { number, joining: self.joining.is_some(), progress: self.progress() };
         self.push(from, Channel::Stream, message::sync_request(&request));
     }
@@ -172,7 +177,7 @@ impl Gossip {
         let all: Vec<(ActorIndex, u64)> = self.actors.iter().map(|(actor, state)| (actor, state.clock)).collect();
         let wanted = all.into_iter().filter(|(actor, clock)| request.joining || has(self, *actor) < *clock);
         let wanted = wanted.map(|(actor, _)| actor).collect();
-        let job = SyncJob { peer: from, number: request.number, wanted, limit: 0, slot: 0, progress: self.progress() };
+        let job = SyncJob { peer: from, number: request.number, wanted, limit: 0, slot: 0, parts: 0, progress: self.progress() };
         // A peer that asks again has given up on the former answer.
         self.jobs.retain(|job| job.peer != from);
         self.jobs.push(job);
@@ -190,15 +195,18 @@ impl Gossip {
 
     /// Writes one part of an answer; returns whether it was the last.
     fn write_part(&mut self, job: &mut SyncJob, now: Now) -> bool {
-        let mut keys = Vec::new();
-        let mut looked_at = 0;
-        while looked_at < SLOTS_PER_STEP && keys.len() < KEYS_PER_PART {
+        let mut keys: Vec<SyncKey> = Vec::new();
+        let (mut looked_at, mut shares) = (0, 0);
+        while looked_at < SLOTS_PER_STEP && keys.len() < KEYS_PER_PART && shares < SHARES_PER_PART {
             let Some(book) = self.books.get(job.limit) else { break };
             if job.slot >= book.table.used_slots() {
                 (job.limit, job.slot) = (job.limit + 1, 0);
                 continue;
             }
-            keys.extend(self.sync_key(job, now));
+            if let Some(key) = self.sync_key(job, now) {
+                shares += key.shares.len();
+                keys.push(key);
+            }
             job.slot += 1;
             looked_at += 1;
         }
@@ -207,7 +215,8 @@ impl Gossip {
             return false;
         }
         let end = done.then(|| std::mem::take(&mut job.progress));
-        let part = Sync { number: job.number, synced: self.joining.is_none(), keys, end };
+        let part = Sync { number: job.number, part: job.parts, synced: self.joining.is_none(), keys, end };
+        job.parts += 1;
         self.push(job.peer, Channel::Stream, message::sync(&part));
         done
     }
@@ -248,7 +257,15 @@ impl Gossip {
         for key in &sync.keys {
             self.take_sync_key(from, key, sync.synced, now);
         }
+        let Some(peer) = self.peer_mut(from) else { return };
+        peer.parts += 1;
         let Some(progress) = sync.end else { return };
+        if peer.parts != sync.part + 1 {
+            // A part is missing: what came is taken in, but this node has not got all of it, and asks again.
+            peer.asked = None;
+            self.ask_for_sync(from, now);
+            return;
+        }
         self.take_progress(from, &progress, now);
         for progress in progress {
             let actor = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me);
@@ -344,7 +361,7 @@ impl Gossip {
             // What a joining node finds of itself cannot be an echo of this incarnation gone wrong.
             return;
         }
-        let allow = self.allowance(from, actor);
+        let allow = self.allowance(from, actor, now);
         let Some(book) = self.books.get_mut(limit) else { return };
         let taken = match baseline {
             true => book.take_baseline(actor, &item, now),
@@ -383,12 +400,13 @@ impl Gossip {
 
     fn finish_joining(&mut self, how: Joined, now: Now) {
         let Some(joining) = self.joining.take() else { return };
-        for (limit, book) in (0..).zip(&self.books) {
+        for (limit, book) in (0_u16..).zip(&self.books) {
             let initial = book.table.initial_level();
             let meter = book.table.meter();
             // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
             let raise = if how == Joined::TimedOut && !meter.needs_wall() { 0 } else { meter.capacity() - initial };
-            for slot in (0..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot))) {
+            let first = joining.held.get(usize::from(limit)).copied().unwrap_or(0);
+            for slot in (first..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot))) {
                 if let Some(cell) = book.table.cell(slot) {
                     cell.level.credit(raise);
                 }
