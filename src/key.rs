@@ -97,7 +97,9 @@ impl KeyHasher {
                 }
                 Self(Secrets::Xxh3(secrets))
             }
-            Digest::SipHash128 => Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64)))),
+            Digest::SipHash128 => {
+                Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64))))
+            }
         }
     }
 
@@ -216,6 +218,7 @@ impl KeySource for String {
 }
 
 impl KeySource for IpAddr {
+    #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
         match self.to_canonical() {
             Self::V4(address) => hasher.digest(Domain::Address, &address.octets()),

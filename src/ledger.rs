@@ -128,7 +128,7 @@ impl Ledger {
             stamp_nanos,
             grain: match limit.meter().needs_wall() {
                 true => limit.meter().capacity() as f64 / f64::from(MOST_GRAINS),
-                false => limit.meter().from_units(limit.quota().units_per_second()) as f64 / 1e6,
+                false => limit.meter().amount_of(limit.quota().units_per_second()) as f64 / 1e6,
             },
             idle_steps: (!limit.meter().needs_wall()).then_some(idle),
             shares: 0,
@@ -156,7 +156,8 @@ impl Ledger {
     pub(crate) fn entries(&self, slot: u32) -> impl Iterator<Item = &Entry> {
         let record = self.records.get(slot as usize);
         let in_place = record.map_or(&[][..], |record| &record.entries[..]);
-        let more = in_place.iter().find(|entry| entry.actor == SPILLED).map(|entry| entry.share.spent as usize);
+        let more =
+            in_place.iter().find(|entry| entry.actor == SPILLED).map(|entry| entry.share.spent as usize);
         let more = more.and_then(|list| self.spilled.get(list)).map_or(&[][..], Vec::as_slice);
         in_place.iter().filter(|entry| entry.actor < SPILLED).chain(more)
     }
@@ -169,13 +170,24 @@ impl Ledger {
     fn entry_mut(&mut self, slot: u32, actor: ActorIndex, epoch: u16) -> Option<&mut Entry> {
         let is_it = |entry: &&mut Entry| entry.actor == actor && entry.epoch == epoch;
         let record = self.records.get_mut(slot as usize)?;
-        let list = record.entries.iter().find(|entry| entry.actor == SPILLED).map(|entry| entry.share.spent as usize);
+        let list = record
+            .entries
+            .iter()
+            .find(|entry| entry.actor == SPILLED)
+            .map(|entry| entry.share.spent as usize);
         let more = list.and_then(|list| self.spilled.get_mut(list)).map_or(&mut [][..], Vec::as_mut_slice);
         record.entries.iter_mut().chain(more).find(is_it)
     }
 
     /// Takes in a state of a share: the component-wise maximum of what is known and what is said.
-    pub(crate) fn merge(&mut self, slot: u32, actor: ActorIndex, epoch: u16, said: Share, stamp: u32) -> Merged {
+    pub(crate) fn merge(
+        &mut self,
+        slot: u32,
+        actor: ActorIndex,
+        epoch: u16,
+        said: Share,
+        stamp: u32,
+    ) -> Merged {
         let said = said.clamped();
         if let Some(entry) = self.entry_mut(slot, actor, epoch) {
             let before = entry.share;
@@ -230,7 +242,12 @@ impl Ledger {
     }
 
     /// Drops the entries that `keep` turns down; `dropped` is told of each.
-    pub(crate) fn retain(&mut self, slot: u32, keep: impl Fn(&Entry) -> bool, mut dropped: impl FnMut(&Entry)) {
+    pub(crate) fn retain(
+        &mut self,
+        slot: u32,
+        keep: impl Fn(&Entry) -> bool,
+        mut dropped: impl FnMut(&Entry),
+    ) {
         let Some(record) = self.records.get_mut(slot as usize) else { return };
         for entry in record.entries.iter_mut().filter(|entry| entry.actor < SPILLED) {
             if !keep(entry) {
@@ -383,7 +400,12 @@ impl Ledger {
     pub(crate) fn set_level(&mut self, table: &Table, slot: u32, level: i64, now: Now) {
         let Some(cell) = table.cell(slot) else { return };
         let meter = table.meter();
-        cell.level.set(meter, meter.earned(now), table.drawn(cell, now), level.clamp(-meter.max_debt(), meter.capacity()));
+        cell.level.set(
+            meter,
+            meter.earned(now),
+            table.drawn(cell, now),
+            level.clamp(-meter.max_debt(), meter.capacity()),
+        );
         self.looked(meter, slot, cell);
         if let Some(record) = self.records.get_mut(slot as usize) {
             record.vain = Vain::new(0, millis(now.mono));
@@ -451,7 +473,7 @@ mod tests {
             ledger.merge(0, actor, 0, share(u64::from(actor) + 1, 0), 1);
         }
         assert_eq!(ledger.entries(0).count(), 40);
-        assert_eq!(ledger.entries(0).map(|entry| entry.share.spent).sum::<u64>(), (1..=40).sum());
+        assert_eq!(ledger.entries(0).map(|entry| entry.share.spent).sum::<u64>(), (1..=40).sum::<u64>());
         assert_eq!(ledger.merge(0, 33, 0, share(35, 0), 1).units, 1);
         let mut dropped = 0;
         ledger.retain(0, |entry| entry.actor < 2, |_| dropped += 1);
@@ -462,7 +484,8 @@ mod tests {
 
     #[test]
     fn a_stamp_outlasts_the_longest_epochs() {
-        let year = Limit::token_bucket("a", Quota::new(1, crate::limit::MAX_PERIOD)).burst(1).build().unwrap();
+        let year =
+            Limit::token_bucket("a", Quota::new(1, crate::limit::MAX_PERIOD)).burst(1).build().unwrap();
         let ledger = Ledger::new(&year);
         let day = 86_400_000_000_000_u64;
         let old = ledger.stamp(Timestamp::from_nanos(day));

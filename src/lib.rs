@@ -11,6 +11,8 @@ mod decision;
 mod error;
 #[cfg(feature = "gossip")]
 mod gossip;
+#[cfg(feature = "http")]
+pub mod http;
 mod key;
 #[cfg(feature = "gossip")]
 mod ledger;
@@ -36,8 +38,8 @@ pub use error::CostError;
 pub use gossip::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 pub use key::{Digest, Key, KeyHasher, KeySource};
 pub use limit::{
-    Algorithm, DEFAULT_MAX_KEYS, Limit, LimitBuilder, LimitError, MAX_KEYS, MAX_NAME_BYTES, MAX_PERIOD, MAX_UNITS,
-    MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota,
+    Algorithm, DEFAULT_MAX_KEYS, Limit, LimitBuilder, LimitError, MAX_KEYS, MAX_NAME_BYTES, MAX_PERIOD,
+    MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota,
 };
 pub use limiter::Limiter;
 #[cfg(feature = "net")]

@@ -98,6 +98,18 @@ impl Limiter {
         self.hasher.key(key)
     }
 
+    /// Digests keys for this limiter.
+    #[cfg(feature = "http")]
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
+    /// The clock that this limiter decides by.
+    #[cfg(feature = "http")]
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The limit.
     pub fn limit(&self) -> &Limit {
         self.table.limit()

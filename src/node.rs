@@ -108,13 +108,22 @@ pub enum NodeIdError {
 impl fmt::Display for NodeIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Empty => write!(f, "a node's name is empty; give it the DNS name in its certificate, such as \"node-1\""),
+            Self::Empty => write!(
+                f,
+                "a node's name is empty; give it the DNS name in its certificate, such as \"node-1\""
+            ),
             Self::TooLong { bytes } => {
-                write!(f, "a node's name has {bytes} bytes; at most {MAX_NODE_ID_BYTES} fit a certificate's name")
+                write!(
+                    f,
+                    "a node's name has {bytes} bytes; at most {MAX_NODE_ID_BYTES} fit a certificate's name"
+                )
             }
             Self::Label { name, reason } => write!(f, "\"{name}\" cannot name a node: {reason}"),
             Self::Address { name } => {
-                write!(f, "\"{name}\" cannot name a node: it ends in a number, like an address; use a name, such as \"node-1\"")
+                write!(
+                    f,
+                    "\"{name}\" cannot name a node: it ends in a number, like an address; use a name, such as \"node-1\""
+                )
             }
         }
     }
@@ -157,7 +166,21 @@ mod tests {
             assert_eq!(NodeId::new(good).unwrap().as_str(), good);
         }
         assert_eq!(NodeId::new("Node-A").unwrap().as_str(), "node-a");
-        for bad in ["", "-a", "a-", "a..b", ".", "a_b", "ä", "a b", "10.0.0.1", "0", "a.1", &"a".repeat(64), &"a.".repeat(127)] {
+        for bad in [
+            "",
+            "-a",
+            "a-",
+            "a..b",
+            ".",
+            "a_b",
+            "ä",
+            "a b",
+            "10.0.0.1",
+            "0",
+            "a.1",
+            &"a".repeat(64),
+            &"a.".repeat(127),
+        ] {
             assert!(NodeId::new(bad).is_err(), "{bad:?} was taken");
         }
     }

@@ -118,7 +118,12 @@ impl Actors {
     }
 
     /// The actor's index, taking it in if it is new. `None` when its node has too many incarnations already.
-    pub(super) fn find_or_add(&mut self, node: NodeIndex, incarnation: u32, now: Timestamp) -> Option<ActorIndex> {
+    pub(super) fn find_or_add(
+        &mut self,
+        node: NodeIndex,
+        incarnation: u32,
+        now: Timestamp,
+    ) -> Option<ActorIndex> {
         if let Some(actor) = self.find(node, incarnation) {
             return Some(actor);
         }
@@ -160,7 +165,9 @@ impl Actors {
     }
 
     pub(super) fn of_node(&self, node: NodeIndex) -> impl Iterator<Item = (ActorIndex, &ActorState)> {
-        self.index.range((node, 0)..=(node, u32::MAX)).filter_map(|(_, &actor)| Some((actor, self.get(actor)?)))
+        self.index
+            .range((node, 0)..=(node, u32::MAX))
+            .filter_map(|(_, &actor)| Some((actor, self.get(actor)?)))
     }
 
     /// One more than the highest index in use.
@@ -193,7 +200,8 @@ mod tests {
     #[test]
     fn a_node_has_a_bounded_number_of_incarnations() {
         let mut actors = Actors::default();
-        let added = (0..100).filter_map(|number| actors.find_or_add(NodeIndex(0), number, Timestamp::ZERO)).count();
+        let added =
+            (0..100).filter_map(|number| actors.find_or_add(NodeIndex(0), number, Timestamp::ZERO)).count();
         assert_eq!(added, MAX_INCARNATIONS);
         actors.remove(3);
         assert!(actors.find_or_add(NodeIndex(0), 500, Timestamp::ZERO).is_some());

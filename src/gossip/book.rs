@@ -93,7 +93,8 @@ pub(super) struct Allowance {
 impl Book {
     pub(super) fn new(table: Arc<Table>, heartbeat: Duration, nodes: usize, now: Now) -> Self {
         let limit = table.limit();
-        let hot_threshold = limit.quota().units() as f64 * THRESHOLD_PART * HOT_NODES / (nodes as f64 + HOT_NODES);
+        let hot_threshold =
+            limit.quota().units() as f64 * THRESHOLD_PART * HOT_NODES / (nodes as f64 + HOT_NODES);
         let threshold = threshold(limit.quota().units(), nodes);
         Self {
             ledger: Ledger::new(limit),
@@ -143,12 +144,19 @@ impl Book {
 
     /// When a window with shares waiting for it begins.
     pub(super) fn next_turn(&self, now: Now) -> Option<Timestamp> {
-        (!self.ahead.is_empty()).then(|| now.mono.after(Duration::from_nanos(self.table.meter().nanos_to_earn(1, now))))
+        (!self.ahead.is_empty())
+            .then(|| now.mono.after(Duration::from_nanos(self.table.meter().nanos_to_earn(1, now))))
     }
 
     /// Writes down what this node spent on the key in `slot`. Returns what peers need to hear of, if
     /// anything.
-    pub(super) fn publish(&mut self, me: ActorIndex, slot: u32, restate: bool, now: Now) -> Option<Published> {
+    pub(super) fn publish(
+        &mut self,
+        me: ActorIndex,
+        slot: u32,
+        restate: bool,
+        now: Now,
+    ) -> Option<Published> {
         let table = Arc::clone(&self.table);
         let cell = table.cell(slot)?;
         // Before the counts are read, so that whatever comes after them is noted again.
@@ -205,7 +213,8 @@ impl Book {
         let table = Arc::clone(&self.table);
         let cell = table.cell(slot)?;
         // What was published, so that units spent since then still part from it.
-        let spent = self.ledger.entry(slot, me, published.epoch)?.share.spent + cell.base.load(Ordering::Relaxed);
+        let spent =
+            self.ledger.entry(slot, me, published.epoch)?.share.spent + cell.base.load(Ordering::Relaxed);
         self.hot.state(&table, slot, spent, now);
         cell.set_changed(now.mono);
         self.rearm(slot, now);
@@ -232,7 +241,12 @@ impl Book {
     }
 
     /// Takes in a share whose units are in the level already.
-    pub(super) fn take_baseline(&mut self, actor: ActorIndex, item: &Item, now: Now) -> Result<Taken, Refusal> {
+    pub(super) fn take_baseline(
+        &mut self,
+        actor: ActorIndex,
+        item: &Item,
+        now: Now,
+    ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000);
         self.check_epoch(item.epoch, age, now)?;
         let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
@@ -249,7 +263,8 @@ impl Book {
         let meter = table.meter();
         let own = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
         let own = own.saturating_sub(cell.refunded.load(Ordering::Acquire)).saturating_sub(included);
-        let level = meter.capacity().saturating_sub(meter.from_units(missing)).saturating_sub(meter.fixed(own));
+        let level =
+            meter.capacity().saturating_sub(meter.amount_of(missing)).saturating_sub(meter.fixed(own));
         self.ledger.set_level(&table, slot, level, now);
     }
 
@@ -294,7 +309,13 @@ impl Book {
     }
 
     /// Takes in a share that a peer sent; `item.age` is in half milliseconds.
-    pub(super) fn take(&mut self, actor: ActorIndex, item: &Item, allow: Allowance, now: Now) -> Result<Taken, Refusal> {
+    pub(super) fn take(
+        &mut self,
+        actor: ActorIndex,
+        item: &Item,
+        allow: Allowance,
+        now: Now,
+    ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000).saturating_add(allow.delay);
         let ahead = self.check_epoch(item.epoch, age, now)?;
         let (slot, new_key) = self.place(item, now).ok_or(Refusal::NoRoom)?;
@@ -346,10 +367,16 @@ impl Book {
 
     /// What is left to debit of units spent while their actor could not be heard, and how far down. What was assumed of
     /// it has been debited already, and a debt would only be a silence now.
-    fn excuse(&self, amount: i64, previous: Option<u32>, outage: Option<(Timestamp, Timestamp)>) -> (i64, i64) {
+    fn excuse(
+        &self,
+        amount: i64,
+        previous: Option<u32>,
+        outage: Option<(Timestamp, Timestamp)>,
+    ) -> (i64, i64) {
         let deepest = -self.table.meter().max_debt();
         let Some((from, until)) = outage else { return (amount, deepest) };
-        let heard_since = previous.is_some_and(|previous| (previous.wrapping_sub(self.ledger.stamp(until)) as i32) >= 0);
+        let heard_since =
+            previous.is_some_and(|previous| (previous.wrapping_sub(self.ledger.stamp(until)) as i32) >= 0);
         if heard_since {
             return (amount, deepest);
         }
@@ -379,17 +406,34 @@ impl Book {
     }
 
     /// The newest state of a share, to send.
-    pub(super) fn item(&self, me: ActorIndex, actor: ActorIndex, slot: u32, epoch: u16, now: Now) -> Option<Item> {
+    pub(super) fn item(
+        &self,
+        me: ActorIndex,
+        actor: ActorIndex,
+        slot: u32,
+        epoch: u16,
+        now: Now,
+    ) -> Option<Item> {
         let entry = self.ledger.entry(slot, actor, epoch)?;
         let key = self.table.cell(slot)?.key();
-        let age = if actor == me { 0 } else { u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX) };
+        let age = if actor == me {
+            0
+        } else {
+            u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX)
+        };
         let demand = if actor == me { self.hot.own_demand(slot) } else { self.hot.demand_of(slot, actor) };
         Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, demand })
     }
 
     /// Looks at the next `count` slots: drops the shares that have retired, and gives up the keys that have drained.
     /// `dropped` is told of each share's actor.
-    pub(super) fn sweep(&mut self, me: ActorIndex, count: u32, now: Now, mut dropped: impl FnMut(ActorIndex)) {
+    pub(super) fn sweep(
+        &mut self,
+        me: ActorIndex,
+        count: u32,
+        now: Now,
+        mut dropped: impl FnMut(ActorIndex),
+    ) {
         let used = self.table.used_slots();
         for _ in 0..count.min(used) {
             self.hand = if self.hand + 1 >= used { 0 } else { self.hand + 1 };
@@ -407,25 +451,38 @@ impl Book {
             return;
         }
         let epoch = self.epoch(now);
-        let retired = |ledger: &Ledger, entry: &Entry| ledger.is_retired(entry, entry.actor == me, epoch, now.mono);
-        let over: Vec<Entry> = self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).copied().collect();
+        let retired =
+            |ledger: &Ledger, entry: &Entry| ledger.is_retired(entry, entry.actor == me, epoch, now.mono);
+        let over: Vec<Entry> =
+            self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).copied().collect();
         if !over.is_empty() {
             let newest = self.newest_own(me, slot);
-            self.ledger.retain(slot, |entry| !over.iter().any(|gone| gone.actor == entry.actor && gone.epoch == entry.epoch), |entry| dropped(entry.actor));
-            if let Some(newest) = newest.filter(|newest| over.iter().any(|gone| gone.actor == me && gone.epoch == newest.epoch)) {
+            self.ledger.retain(
+                slot,
+                |entry| !over.iter().any(|gone| gone.actor == entry.actor && gone.epoch == entry.epoch),
+                |entry| dropped(entry.actor),
+            );
+            if let Some(newest) =
+                newest.filter(|newest| over.iter().any(|gone| gone.actor == me && gone.epoch == newest.epoch))
+            {
                 cell.refunded.store(0, Ordering::Release);
                 cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
             }
         }
-        let quiet = cell.flush_at.load(Ordering::SeqCst) == CLEAN && spent == cell.base.load(Ordering::Acquire);
-        if quiet && !self.hot.contains(slot) && self.ledger.entries(slot).next().is_none() && table.evict_if_full(slot, now) {
+        let quiet =
+            cell.flush_at.load(Ordering::SeqCst) == CLEAN && spent == cell.base.load(Ordering::Acquire);
+        if quiet
+            && !self.hot.contains(slot)
+            && self.ledger.entries(slot).next().is_none()
+            && table.evict_if_full(slot, now)
+        {
             self.ledger.forget(slot);
         }
     }
 
     /// Sets what is assumed of nodes that cannot be heard, `missing` of `nodes`, and of all others while joining.
     pub(super) fn assume(&mut self, missing: usize, nodes: usize, joining: bool, now: Now) {
-        let quota = self.table.meter().from_units(self.table.limit().quota().units_per_second()) as f64;
+        let quota = self.table.meter().amount_of(self.table.limit().quota().units_per_second()) as f64;
         let each = quota / nodes.max(1) as f64;
         let shared = self.table.limit().on_partition() == OnPartition::Share;
         self.assumed = if shared { each } else { 0.0 };
@@ -442,7 +499,14 @@ impl Book {
         let so_far = drain.load();
         if so_far.rate != rate || so_far.later_rate != rate {
             let forever = Timestamp::from_nanos(u64::MAX);
-            drain.store(Flow { base: so_far.at(now.mono), from: now.mono, rate, bend: now.mono, later_rate: rate, end: forever });
+            drain.store(Flow {
+                base: so_far.at(now.mono),
+                from: now.mono,
+                rate,
+                bend: now.mono,
+                later_rate: rate,
+                end: forever,
+            });
         }
     }
 }

@@ -187,10 +187,19 @@ impl HotKeys {
     /// Brings the expectations up to now, and says whether peers need to hear of the key. With `sample`, also measures the
     /// demand; it must not be set where it was a request that led to the look: just after a request every average is
     /// too high.
-    pub(super) fn look(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, sample: bool, now: Now) -> Look {
+    pub(super) fn look(
+        &mut self,
+        table: &Table,
+        ledger: &mut Ledger,
+        slot: u32,
+        sample: bool,
+        now: Now,
+    ) -> Look {
         let (rate, continuous, least, threshold) = (self.rate, self.continuous, self.least, self.threshold);
         let patience = self.patience;
-        let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else { return Look::Cooled };
+        let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else {
+            return Look::Cooled;
+        };
         if sample {
             key.sample(cell, now.mono);
         }
@@ -215,7 +224,9 @@ impl HotKeys {
 
     /// Whether a heartbeat has to state the key again: somebody was told of demand, and would go on expecting it.
     pub(super) fn is_stated(&self, slot: u32) -> bool {
-        self.keys.get(&slot).is_some_and(|key| key.stated.is_some_and(|stated| stated.demand > 0.0) || key.demand() > 0.0)
+        self.keys
+            .get(&slot)
+            .is_some_and(|key| key.stated.is_some_and(|stated| stated.demand > 0.0) || key.demand() > 0.0)
     }
 
     /// The demand to state with a share that has `spent` units in all, which peers then expect from.
@@ -230,7 +241,14 @@ impl HotKeys {
         let others: f64 = key.peers.iter().map(|peer| peer.demand).sum();
         let pace = Pace::new(table, rate, continuous, demand + others, level, now.mono);
         let (first, later) = pace.of(table, demand);
-        let flow = Flow { base: 0, from: now.mono, rate: first, bend: pace.bend, later_rate: later, end: Timestamp::from_nanos(u64::MAX) };
+        let flow = Flow {
+            base: 0,
+            from: now.mono,
+            rate: first,
+            bend: pace.bend,
+            later_rate: later,
+            end: Timestamp::from_nanos(u64::MAX),
+        };
         key.stated = Some(Stated { spent, demand, flow });
         Some(demand as f32)
     }
@@ -276,7 +294,7 @@ impl HotKeys {
         peer.debited = since;
         if let Some((demand, version)) = statement {
             // A demand that is no number is none.
-            peer.demand = f64::from(demand).max(0.0).min(MAX_DEMAND);
+            peer.demand = if demand.is_nan() { 0.0 } else { f64::from(demand).clamp(0.0, MAX_DEMAND) };
             peer.version = version;
             peer.heard = now.mono;
         }
@@ -347,7 +365,7 @@ impl Pace {
     }
 
     fn of(&self, table: &Table, demand: f64) -> (Rate, Rate) {
-        let per_second = |units: f64| Rate::per_second(table.meter().from_units(units) as f64);
+        let per_second = |units: f64| Rate::per_second(table.meter().amount_of(units) as f64);
         (per_second(demand * self.part), per_second(demand * self.later_part))
     }
 }
@@ -407,19 +425,34 @@ impl HotKey {
     /// Works out what peers will be spending, from a level that has just been brought up to now.
     fn expect(&mut self, table: &Table, cell: &Cell, rate: f64, continuous: bool, now: Now) {
         let others: f64 = self.peers.iter().map(|peer| peer.demand).sum();
-        let pace = Pace::new(table, rate, continuous, self.demand() + others, table.level_of(cell, now), now.mono);
+        let pace =
+            Pace::new(table, rate, continuous, self.demand() + others, table.level_of(cell, now), now.mono);
         self.bend = pace.bend;
         for peer in &mut self.peers {
             (peer.rate, peer.later_rate) = pace.of(table, peer.demand);
         }
         let (rate, later_rate) = pace.of(table, others);
         if let Some(flow) = table.forecasts.get(usize::from(self.forecast)) {
-            flow.store(Flow { base: 0, from: now.mono, rate, bend: pace.bend, later_rate, end: now.mono.after(HORIZON) });
+            flow.store(Flow {
+                base: 0,
+                from: now.mono,
+                rate,
+                bend: pace.bend,
+                later_rate,
+                end: now.mono.after(HORIZON),
+            });
         }
     }
 
     /// Takes back what was expected of actors that say nothing any more.
-    fn give_up_on_silent(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, patience: Duration, now: Now) {
+    fn give_up_on_silent(
+        &mut self,
+        table: &Table,
+        ledger: &mut Ledger,
+        slot: u32,
+        patience: Duration,
+        now: Now,
+    ) {
         let mut unfounded = 0_i64;
         for peer in self.peers.iter_mut().filter(|peer| peer.demand > 0.0) {
             if now.mono.since(peer.heard) > patience {
@@ -444,8 +477,15 @@ impl HotKey {
             Some(at) => at,
             None if self.peers.len() >= MAX_EXPECTED => return None,
             None => {
-                let expected =
-                    Expected { actor, version: 0, demand: 0.0, heard: Timestamp::ZERO, debited: 0, rate: Rate::default(), later_rate: Rate::default() };
+                let expected = Expected {
+                    actor,
+                    version: 0,
+                    demand: 0.0,
+                    heard: Timestamp::ZERO,
+                    debited: 0,
+                    rate: Rate::default(),
+                    later_rate: Rate::default(),
+                };
                 self.peers.push(expected);
                 self.peers.len() - 1
             }

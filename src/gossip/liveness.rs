@@ -44,7 +44,10 @@ impl Gossip {
         for node in self.others() {
             let suspect_after = self.config.suspect_after;
             let Some(peer) = self.peer_mut(node) else { continue };
-            if peer.outage.is_some_and(|outage| outage.until.is_some_and(|until| now.mono.since(until) > HEALING)) {
+            if peer
+                .outage
+                .is_some_and(|outage| outage.until.is_some_and(|until| now.mono.since(until) > HEALING))
+            {
                 peer.outage = None;
             }
             let silent = now.mono.since(peer.heard) > suspect_after;
@@ -84,7 +87,9 @@ impl Gossip {
     }
 
     fn unheard(&self) -> usize {
-        self.others().filter(|node| self.peer(*node).is_some_and(|peer| peer.state == PeerState::Unreachable)).count()
+        self.others()
+            .filter(|node| self.peer(*node).is_some_and(|peer| peer.state == PeerState::Unreachable))
+            .count()
     }
 
     /// Tells the tables what decisions rest on.
@@ -109,21 +114,25 @@ impl Gossip {
     }
 
     /// What the node knows of itself and its fleet.
-    pub fn status(&self, now: Now) -> Status {
+    pub(crate) fn status(&self, now: Now) -> Status {
         Status {
             node: self.config.node.clone(),
             synced: self.joining.is_none(),
             local_only: self.unheard() > 0,
             peers: self.others().filter_map(|node| self.peer_status(node, now)).collect(),
-            limits: self.books.iter().map(|book| {
-                let (checks, denials) = book.table.checks_and_denials();
-                LimitStatus {
-                    name: book.table.limit().name().to_owned(),
-                    live_keys: book.table.live_keys(),
-                    checks,
-                    denials,
-                }
-            }).collect(),
+            limits: self
+                .books
+                .iter()
+                .map(|book| {
+                    let (checks, denials) = book.table.checks_and_denials();
+                    LimitStatus {
+                        name: book.table.limit().name().to_owned(),
+                        live_keys: book.table.live_keys(),
+                        checks,
+                        denials,
+                    }
+                })
+                .collect(),
             refused: self.refused,
         }
     }

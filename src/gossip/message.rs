@@ -140,7 +140,9 @@ pub(crate) enum Malformed {
 impl std::fmt::Display for Malformed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Version(version) => write!(f, "it speaks version {version} of the protocol; this node speaks {VERSION}"),
+            Self::Version(version) => {
+                write!(f, "it speaks version {version} of the protocol; this node speaks {VERSION}")
+            }
             Self::Kind(kind) => write!(f, "message kind {kind} is not known"),
             Self::Body(error) => write!(f, "a message's body does not decode: {error}"),
             Self::TooShort => f.write_str("a message is too short"),
@@ -173,7 +175,8 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Message<'_>, Malformed> {
 }
 
 fn whole<T: Decode<()>>(body: &[u8]) -> Result<T, Malformed> {
-    let (value, read) = bincode::decode_from_slice(body, bincode::config::standard().with_limit::<DECODE_BYTES>())?;
+    let (value, read) =
+        bincode::decode_from_slice(body, bincode::config::standard().with_limit::<DECODE_BYTES>())?;
     if read == body.len() { Ok(value) } else { Err(Malformed::Bounds("a message has bytes beyond its end")) }
 }
 
@@ -385,10 +388,15 @@ pub(crate) struct FrameReader<'a> {
 /// What comes next in a frame.
 pub(crate) enum Part {
     Beat(Beat),
-    Group { actor: WireActor, from: u64 },
+    Group {
+        actor: WireActor,
+        from: u64,
+    },
     Item(Item),
     /// The end of a group: every change up to `to` was in it, unless `to` is 0.
-    GroupEnd { to: u64 },
+    GroupEnd {
+        to: u64,
+    },
 }
 
 impl<'a> FrameReader<'a> {
@@ -449,7 +457,16 @@ impl<'a> FrameReader<'a> {
         let demand = if flags & DEMAND != 0 { Some(fine(self.get()?)) } else { None };
         self.group = Some(At { version, context });
         let key = Key::from_digest(digest);
-        Ok(Part::Item(Item { version, limit, epoch, key, share: Share { spent, refunded }, age, span_ms, demand }))
+        Ok(Part::Item(Item {
+            version,
+            limit,
+            epoch,
+            key,
+            share: Share { spent, refunded },
+            age,
+            span_ms,
+            demand,
+        }))
     }
 }
 

@@ -43,19 +43,20 @@ use crate::{
 use actors::{Actors, Change};
 use book::{Book, Published};
 use peer::Peer;
-pub use status::{Event, LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
+pub(crate) use status::Event;
+pub use status::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 use sync::{Joining, SyncJob};
 
 /// Fleets up to this many nodes talk directly, everyone to everyone.
-pub const DIRECT_NODES: usize = 4;
+pub(crate) const DIRECT_NODES: usize = 4;
 
 /// A node's place in the sorted list of all nodes of the cluster, this one included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeIndex(pub u16);
+pub(crate) struct NodeIndex(pub(crate) u16);
 
 /// How a payload travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
+pub(crate) enum Channel {
     /// An unreliable datagram.
     Datagram,
     /// A one-way stream of its own: whole, or not at all.
@@ -64,43 +65,43 @@ pub enum Channel {
 
 /// A payload for a peer.
 #[derive(Clone, Debug)]
-pub struct Transmit {
+pub(crate) struct Transmit {
     /// To whom.
-    pub to: NodeIndex,
+    pub(crate) to: NodeIndex,
     /// How.
-    pub channel: Channel,
+    pub(crate) channel: Channel,
     /// What.
-    pub payload: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
 }
 
 /// What the state machine is told at its start.
 #[derive(Clone, Debug)]
-pub struct GossipConfig {
+pub(crate) struct GossipConfig {
     /// The cluster's name; nodes of other clusters are not listened to.
-    pub cluster: String,
+    pub(crate) cluster: String,
     /// This node.
-    pub node: NodeId,
+    pub(crate) node: NodeId,
     /// This run of it: a random number, drawn anew at each start.
-    pub incarnation: Incarnation,
+    pub(crate) incarnation: Incarnation,
     /// All other nodes.
-    pub peers: Vec<NodeId>,
+    pub(crate) peers: Vec<NodeId>,
     /// Time between heartbeats.
-    pub heartbeat: Duration,
+    pub(crate) heartbeat: Duration,
     /// The least time between two rounds; by the size of the fleet where it is `None`.
-    pub min_interval: Option<Duration>,
+    pub(crate) min_interval: Option<Duration>,
     /// A peer unheard for this long is unreachable.
-    pub suspect_after: Duration,
+    pub(crate) suspect_after: Duration,
     /// How long a starting node waits for a sync.
-    pub sync_timeout: Duration,
+    pub(crate) sync_timeout: Duration,
     /// Random peers a round in fleets of more than [`DIRECT_NODES`].
-    pub fanout: usize,
+    pub(crate) fanout: usize,
     /// Time between the hellos that repair what slipped through.
-    pub repair_interval: Duration,
+    pub(crate) repair_interval: Duration,
 }
 
 impl GossipConfig {
     /// The defaults, for a node and its peers.
-    pub fn new(node: NodeId, incarnation: Incarnation, peers: Vec<NodeId>) -> Self {
+    pub(crate) fn new(node: NodeId, incarnation: Incarnation, peers: Vec<NodeId>) -> Self {
         Self {
             cluster: "ratemesh".to_owned(),
             node,
@@ -119,7 +120,7 @@ impl GossipConfig {
 /// A peer's message could not be taken, and its connection should be closed. What was read of the message before the
 /// fault has been taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProtocolError(pub String);
+pub(crate) struct ProtocolError(pub(crate) String);
 
 impl std::fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -130,7 +131,7 @@ impl std::fmt::Display for ProtocolError {
 impl std::error::Error for ProtocolError {}
 
 /// The gossip protocol's state machine.
-pub struct Gossip {
+pub(crate) struct Gossip {
     config: GossipConfig,
     /// All nodes, sorted.
     nodes: Vec<NodeId>,
@@ -165,7 +166,13 @@ struct Timers {
 impl Gossip {
     /// A node that has heard nothing yet. `seed` drives its choice of peers and the jitter of its timers; `wake` is
     /// called, from whatever thread checks, when [`handle_timeout`](Self::handle_timeout) should be called at once.
-    pub(crate) fn new(config: GossipConfig, tables: Vec<Arc<Table>>, seed: u64, wake: &Wake, now: Now) -> Self {
+    pub(crate) fn new(
+        config: GossipConfig,
+        tables: Vec<Arc<Table>>,
+        seed: u64,
+        wake: &Wake,
+        now: Now,
+    ) -> Self {
         let mut nodes = config.peers.clone();
         nodes.push(config.node.clone());
         nodes.sort();
@@ -175,7 +182,8 @@ impl Gossip {
         let incarnation = config.incarnation.get();
         let mut actors = Actors::default();
         let me = actors.find_or_add(here, incarnation, now.mono).unwrap_or(0);
-        let books: Vec<Book> = tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
+        let books: Vec<Book> =
+            tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
         let held = books.iter().map(|book| book.table.used_slots()).collect();
         for book in &books {
             book.table.listen(book.threshold(), Arc::clone(wake));
@@ -213,17 +221,17 @@ impl Gossip {
     }
 
     /// A node's index.
-    pub fn index_of(&self, node: &NodeId) -> Option<NodeIndex> {
+    pub(crate) fn index_of(&self, node: &NodeId) -> Option<NodeIndex> {
         self.nodes.binary_search(node).ok().map(|index| NodeIndex(index as u16))
     }
 
     /// The node with this index.
-    pub fn node(&self, index: NodeIndex) -> Option<&NodeId> {
+    pub(crate) fn node(&self, index: NodeIndex) -> Option<&NodeId> {
         self.nodes.get(usize::from(index.0))
     }
 
     /// A connection to `peer` is there; `datagram_bytes` is what one datagram can carry.
-    pub fn handle_connected(&mut self, now: Now, peer: NodeIndex, datagram_bytes: usize) {
+    pub(crate) fn handle_connected(&mut self, now: Now, peer: NodeIndex, datagram_bytes: usize) {
         if peer == self.here {
             return;
         }
@@ -234,7 +242,7 @@ impl Gossip {
     }
 
     /// The connection is gone.
-    pub fn handle_disconnected(&mut self, _now: Now, peer: NodeIndex) {
+    pub(crate) fn handle_disconnected(&mut self, _now: Now, peer: NodeIndex) {
         if let Some(state) = self.peers.get_mut(usize::from(peer.0)) {
             state.disconnect();
         }
@@ -243,14 +251,14 @@ impl Gossip {
 
     /// Whether streams to `peer` wait to be sent. While they do, it is sent signs of life, and what fits beside them into a
     /// datagram; the rest follows when the transport says that it has sent what it had.
-    pub fn set_congested(&mut self, peer: NodeIndex, congested: bool) {
+    pub(crate) fn set_congested(&mut self, peer: NodeIndex, congested: bool) {
         if let Some(state) = self.peers.get_mut(usize::from(peer.0)) {
             state.congested = congested;
         }
     }
 
     /// The time that [`poll_timeout`](Self::poll_timeout) named has come, or a table asked to be looked at.
-    pub fn handle_timeout(&mut self, now: Now) {
+    pub(crate) fn handle_timeout(&mut self, now: Now) {
         for book in &mut self.books {
             book.turn(self.me, now);
         }
@@ -268,17 +276,17 @@ impl Gossip {
     }
 
     /// The next payload to send.
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit> {
         self.out.pop_front()
     }
 
     /// The next change of state, to log.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called next.
-    pub fn poll_timeout(&self, now: Now) -> Timestamp {
+    pub(crate) fn poll_timeout(&self, now: Now) -> Timestamp {
         let timers = &self.timers;
         let mut next = timers.heartbeat;
         if timers.round_wanted {

@@ -31,7 +31,7 @@ impl Gossip {
     ///
     /// # Errors
     /// The payload was malformed; the connection should be closed. Nothing panics or grows, whatever was sent.
-    pub fn handle_payload(
+    pub(crate) fn handle_payload(
         &mut self,
         now: Now,
         from: NodeIndex,
@@ -74,8 +74,10 @@ impl Gossip {
     }
 
     fn take_hello(&mut self, from: NodeIndex, hello: Hello, now: Now) {
-        let nodes = hello.nodes.iter().map(|name| self.nodes.binary_search_by(|node| node.as_str().cmp(name)).ok());
-        let nodes: Vec<Option<NodeIndex>> = nodes.map(|index| index.map(|index| NodeIndex(index as u16))).collect();
+        let nodes =
+            hello.nodes.iter().map(|name| self.nodes.binary_search_by(|node| node.as_str().cmp(name)).ok());
+        let nodes: Vec<Option<NodeIndex>> =
+            nodes.map(|index| index.map(|index| NodeIndex(index as u16))).collect();
         let limits = hello.limits.iter().map(|(name, _)| self.limit_named(name)).collect();
         let mismatches = self.compare(&hello, &nodes);
         if hello.cluster != self.config.cluster {
@@ -109,11 +111,16 @@ impl Gossip {
     fn compare(&self, hello: &Hello, nodes: &[Option<NodeIndex>]) -> Vec<String> {
         let mut mismatches = Vec::new();
         if hello.cluster != self.config.cluster {
-            mismatches.push(format!("its cluster is {:?}, not {:?}", clipped(&hello.cluster), self.config.cluster));
+            mismatches.push(format!(
+                "its cluster is {:?}, not {:?}",
+                clipped(&hello.cluster),
+                self.config.cluster
+            ));
         }
         for (name, fingerprint) in &hello.limits {
             match self.limit_named(name).and_then(|limit| self.books.get(usize::from(limit))) {
-                None => mismatches.push(format!("it has a limit {:?} that this node does not have", clipped(name))),
+                None => mismatches
+                    .push(format!("it has a limit {:?} that this node does not have", clipped(name))),
                 Some(book) if book.table.limit().fingerprint() != *fingerprint => {
                     mismatches.push(format!("it defines the limit {:?} otherwise", clipped(name)));
                 }
@@ -174,7 +181,12 @@ impl Gossip {
         read
     }
 
-    fn take_parts(&mut self, from: NodeIndex, frame: &mut FrameReader<'_>, now: Now) -> Result<(), Malformed> {
+    fn take_parts(
+        &mut self,
+        from: NodeIndex,
+        frame: &mut FrameReader<'_>,
+        now: Now,
+    ) -> Result<(), Malformed> {
         let mut group = None;
         while let Some(part) = frame.next()? {
             match part {
@@ -277,7 +289,13 @@ impl Gossip {
                 }
                 if taken.news && self.nodes.len() > 2 {
                     if let Some(state) = self.actors.get_mut(actor) {
-                        state.note(Change { version: item.version, limit, epoch: item.epoch, slot: taken.slot, span_ms: item.span_ms });
+                        state.note(Change {
+                            version: item.version,
+                            limit,
+                            epoch: item.epoch,
+                            slot: taken.slot,
+                            span_ms: item.span_ms,
+                        });
                     }
                     self.timers.round_wanted |= taken.urgent && !self.is_direct();
                 }
@@ -310,7 +328,10 @@ impl Gossip {
         let former = self.me;
         let Some(me) = (0..8).find_map(|_| {
             let number = self.rng.u32(..);
-            self.actors.find(self.here, number).is_none().then(|| self.actors.find_or_add(self.here, number, now.mono))?
+            self.actors
+                .find(self.here, number)
+                .is_none()
+                .then(|| self.actors.find_or_add(self.here, number, now.mono))?
         }) else {
             return;
         };

@@ -77,11 +77,11 @@ impl Gossip {
             Look::Holds => {}
             Look::Parted => {
                 // A key that nobody asks this node for has nothing to state.
-                if book.hot.is_stated(slot) || book.has_unpublished(me, slot) {
-                    if let Some(published) = book.publish_hot(me, slot, now) {
-                        self.note_own(limit, slot, published);
-                        self.timers.round_wanted = true;
-                    }
+                if (book.hot.is_stated(slot) || book.has_unpublished(me, slot))
+                    && let Some(published) = book.publish_hot(me, slot, now)
+                {
+                    self.note_own(limit, slot, published);
+                    self.timers.round_wanted = true;
                 }
             }
             Look::Cooled => {
@@ -225,9 +225,14 @@ impl Gossip {
         if tellings.is_empty() && !heartbeat {
             return;
         }
-        let pending: usize = tellings.iter().filter_map(|telling| Some(self.actors.get(telling.actor)?.since(telling.from).len())).sum();
+        let pending: usize = tellings
+            .iter()
+            .filter_map(|telling| Some(self.actors.get(telling.actor)?.since(telling.from).len()))
+            .sum();
         let datagram = self.peer(to).map_or(0, |peer| peer.datagram_bytes);
-        let small = !reliably && pending * TYPICAL_ITEM_BYTES < MAX_DATAGRAMS * datagram && datagram > MIN_DATAGRAM_BYTES;
+        let small = !reliably
+            && pending * TYPICAL_ITEM_BYTES < MAX_DATAGRAMS * datagram
+            && datagram > MIN_DATAGRAM_BYTES;
         let (channel, bytes, frames) = match small {
             _ if self.is_congested(to) && !reliably => (Channel::Datagram, datagram, 1),
             // Between heartbeats one datagram a peer: what finds no room goes with the next round, to others.
@@ -259,9 +264,13 @@ impl Gossip {
             if known.acked >= state.clock {
                 known.level_at = now.mono;
             }
-            let from = if now.mono.since(known.sent_at) < retry { known.acked.max(known.sent) } else { known.acked };
+            let from =
+                if now.mono.since(known.sent_at) < retry { known.acked.max(known.sent) } else { known.acked };
             let relayed = actor != me && direct;
-            if from < state.head() && !(relayed && now.mono.since(known.level_at) < patience) && state.since(from).len() > 0 {
+            if from < state.head()
+                && !(relayed && now.mono.since(known.level_at) < patience)
+                && state.since(from).len() > 0
+            {
                 tellings.push(Telling { actor, from });
             }
         }
@@ -286,7 +295,14 @@ impl Gossip {
         self.config.heartbeat.mul_f64(1.0 + rounds / 2.0)
     }
 
-    fn write_frame(&mut self, to: NodeIndex, tellings: &mut Vec<Telling>, first: bool, capacity: usize, now: Now) -> Vec<u8> {
+    fn write_frame(
+        &mut self,
+        to: NodeIndex,
+        tellings: &mut Vec<Telling>,
+        first: bool,
+        capacity: usize,
+        now: Now,
+    ) -> Vec<u8> {
         let beats = if first { self.beats((capacity / 2 / BEAT_BYTES).min(MAX_BEATS)) } else { Vec::new() };
         let mut writer = FrameWriter::new(self.header(to, now), &beats, capacity.min(4_096));
         while let Some(telling) = tellings.first_mut() {
@@ -317,7 +333,10 @@ impl Gossip {
     fn header(&self, to: NodeIndex, now: Now) -> Header {
         let micros = |since: Duration| u32::try_from(since.as_micros()).unwrap_or(u32::MAX);
         let echo = self.peer(to).and_then(|peer| peer.echo);
-        Header { sent_at: wire_micros(now.mono), echo: echo.map(|(sent_at, came)| (sent_at, micros(now.mono.since(came)))) }
+        Header {
+            sent_at: wire_micros(now.mono),
+            echo: echo.map(|(sent_at, came)| (sent_at, micros(now.mono.since(came)))),
+        }
     }
 
     /// Signs of life: this node's own first, then those of others, another part each time where there are too many.
@@ -365,7 +384,8 @@ fn write_changes(
     let changes = state.since(telling.from);
     let newest = newest_versions(changes);
     for change in state.since(telling.from) {
-        let superseded = newest.as_ref().is_some_and(|newest| newest.get(&place(change)) != Some(&change.version));
+        let superseded =
+            newest.as_ref().is_some_and(|newest| newest.get(&place(change)) != Some(&change.version));
         if superseded {
             continue;
         }
@@ -373,8 +393,14 @@ fn write_changes(
             return false;
         }
         let book = books.get(usize::from(change.limit));
-        if let Some(item) = book.and_then(|book| book.item(me, telling.actor, change.slot, change.epoch, now)) {
-            writer.item(&super::message::Item { version: change.version, limit: change.limit, span_ms: change.span_ms, ..item });
+        if let Some(item) = book.and_then(|book| book.item(me, telling.actor, change.slot, change.epoch, now))
+        {
+            writer.item(&super::message::Item {
+                version: change.version,
+                limit: change.limit,
+                span_ms: change.span_ms,
+                ..item
+            });
         }
         telling.from = change.version;
     }
@@ -390,5 +416,7 @@ fn place(change: &Change) -> Place {
 
 /// The last version of each share in a range, where the range is short enough to be worth it.
 fn newest_versions<'a>(changes: impl ExactSizeIterator<Item = &'a Change>) -> Option<BTreeMap<Place, u64>> {
-    (2..=DEDUPLICATED).contains(&changes.len()).then(|| changes.map(|change| (place(change), change.version)).collect())
+    (2..=DEDUPLICATED)
+        .contains(&changes.len())
+        .then(|| changes.map(|change| (place(change), change.version)).collect())
 }

@@ -95,8 +95,7 @@ pub struct RefusedStatus {
 
 /// What the driver may want to log: one event a change of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Event {
+pub(crate) enum Event {
     /// A peer is heard, for the first time or again.
     PeerUp(NodeIndex),
     /// A peer has not been heard for `suspect_after`.

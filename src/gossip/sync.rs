@@ -7,10 +7,7 @@
 //!
 //! Nothing walks a table in one go: an answer is written a few thousand keys at a time.
 
-use std::{
-    collections::BTreeSet,
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Channel, Event, Gossip, NodeIndex,
@@ -84,7 +81,10 @@ impl Gossip {
         if !self.peer(to).is_some_and(|peer| peer.connected) {
             return;
         }
-        let limits = self.books.iter().map(|book| (book.table.limit().name().to_owned(), book.table.limit().fingerprint()));
+        let limits = self
+            .books
+            .iter()
+            .map(|book| (book.table.limit().name().to_owned(), book.table.limit().fingerprint()));
         let hello = Hello {
             cluster: self.config.cluster.clone(),
             incarnation: self.incarnation,
@@ -98,10 +98,16 @@ impl Gossip {
     }
 
     fn progress(&self) -> Vec<Progress> {
-        let wire = |actor: ActorIndex| self.actors.get(actor).map(|state| WireActor { node: state.node.0, incarnation: state.incarnation });
+        let wire = |actor: ActorIndex| {
+            self.actors
+                .get(actor)
+                .map(|state| WireActor { node: state.node.0, incarnation: state.incarnation })
+        };
         self.actors
             .iter()
-            .filter_map(|(actor, state)| Some(Progress { actor: wire(actor)?, version: state.clock, floor: state.floor }))
+            .filter_map(|(actor, state)| {
+                Some(Progress { actor: wire(actor)?, version: state.clock, floor: state.floor })
+            })
             .collect()
     }
 
@@ -118,7 +124,9 @@ impl Gossip {
     pub(super) fn ask_for_sync_if_needed(&mut self, from: NodeIndex, progress: &[Progress], now: Now) {
         let joining = self.joining.is_some();
         let lost = progress.iter().any(|progress| {
-            let Some(actor) = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me) else { return false };
+            let Some(actor) = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me) else {
+                return false;
+            };
             self.actors.get(actor).is_some_and(|state| state.clock < progress.floor)
         });
         if joining || lost {
@@ -128,7 +136,8 @@ impl Gossip {
 
     /// Asks where others have had for some time what this node has not.
     pub(super) fn ask_where_behind(&mut self, now: Now) {
-        let overdue = |since: Option<Timestamp>| since.is_some_and(|since| now.mono.since(since) > BEHIND_FOR);
+        let overdue =
+            |since: Option<Timestamp>| since.is_some_and(|since| now.mono.since(since) > BEHIND_FOR);
         let behind: Vec<(ActorIndex, u64)> = self
             .actors
             .iter()
@@ -171,13 +180,25 @@ impl Gossip {
         self.take_progress(from, &request.progress, now);
         self.publish_changed(usize::MAX, now);
         let has = |gossip: &mut Self, actor: ActorIndex| {
-            let said = request.progress.iter().find(|progress| gossip.actor(from, progress.actor, now) == Some(actor));
+            let said = request
+                .progress
+                .iter()
+                .find(|progress| gossip.actor(from, progress.actor, now) == Some(actor));
             said.map_or(0, |progress| progress.version)
         };
-        let all: Vec<(ActorIndex, u64)> = self.actors.iter().map(|(actor, state)| (actor, state.clock)).collect();
+        let all: Vec<(ActorIndex, u64)> =
+            self.actors.iter().map(|(actor, state)| (actor, state.clock)).collect();
         let wanted = all.into_iter().filter(|(actor, clock)| request.joining || has(self, *actor) < *clock);
         let wanted = wanted.map(|(actor, _)| actor).collect();
-        let job = SyncJob { peer: from, number: request.number, wanted, limit: 0, slot: 0, parts: 0, progress: self.progress() };
+        let job = SyncJob {
+            peer: from,
+            number: request.number,
+            wanted,
+            limit: 0,
+            slot: 0,
+            parts: 0,
+            progress: self.progress(),
+        };
         // A peer that asks again has given up on the former answer.
         self.jobs.retain(|job| job.peer != from);
         self.jobs.push(job);
@@ -237,7 +258,11 @@ impl Gossip {
                 epoch: entry.epoch,
                 spent: entry.share.spent,
                 refunded: entry.share.refunded,
-                age_ms: if entry.actor == me { 0 } else { book.ledger.age(entry.stamp, now.mono) / 1_000_000 },
+                age_ms: if entry.actor == me {
+                    0
+                } else {
+                    book.ledger.age(entry.stamp, now.mono) / 1_000_000
+                },
             });
         }
         if shares.is_empty() {
@@ -246,7 +271,12 @@ impl Gossip {
         let cell = book.table.cell(slot)?;
         let meter = book.table.meter();
         let missing = meter.as_units(meter.capacity().saturating_sub(book.table.level_of(cell, now)));
-        Some(SyncKey { limit: limit as u16, digest: cell.key().digest(), missing: (missing * LEVEL_STEPS) as u64, shares })
+        Some(SyncKey {
+            limit: limit as u16,
+            digest: cell.key().digest(),
+            missing: (missing * LEVEL_STEPS) as u64,
+            shares,
+        })
     }
 
     pub(super) fn take_sync(&mut self, from: NodeIndex, sync: Sync, now: Now) {
@@ -404,9 +434,12 @@ impl Gossip {
             let initial = book.table.initial_level();
             let meter = book.table.meter();
             // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
-            let raise = if how == Joined::TimedOut && !meter.needs_wall() { 0 } else { meter.capacity() - initial };
+            let raise =
+                if how == Joined::TimedOut && !meter.needs_wall() { 0 } else { meter.capacity() - initial };
             let first = joining.held.get(usize::from(limit)).copied().unwrap_or(0);
-            for slot in (first..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot))) {
+            for slot in
+                (first..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot)))
+            {
                 if let Some(cell) = book.table.cell(slot) {
                     cell.level.credit(raise);
                 }
@@ -418,7 +451,7 @@ impl Gossip {
     }
 
     /// This node stops: tells its peers everything it has not told, and that it goes.
-    pub fn leave(&mut self, now: Now) {
+    pub(crate) fn leave(&mut self, now: Now) {
         self.publish_changed(usize::MAX, now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(|peer| peer.is_ready()) {

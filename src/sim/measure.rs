@@ -23,7 +23,8 @@ impl Ideal {
         let quota = limit.quota();
         let nanos = quota.period().as_nanos() as f64;
         let capacity = limit.capacity() as f64;
-        let window = matches!(limit.algorithm(), Algorithm::FixedWindow).then(|| quota.period().as_nanos() as u64);
+        let window =
+            matches!(limit.algorithm(), Algorithm::FixedWindow).then(|| quota.period().as_nanos() as u64);
         Self { capacity, rate: quota.units() as f64 / nanos, window, level: capacity, at }
     }
 

@@ -20,10 +20,10 @@
 //! # Ok::<(), ratemesh::LimitError>(())
 //! ```
 
-mod network;
-mod node;
 mod keys;
 mod measure;
+mod network;
+mod node;
 mod queue;
 pub mod scenario;
 
@@ -137,7 +137,8 @@ impl Cluster {
     /// The same on another network.
     pub fn with_network(nodes: usize, limits: Vec<Limit>, seed: u64, network: Network) -> Self {
         // Names in the order of their numbers, so that a node's number is its index in the gossip too.
-        let names: Vec<NodeId> = (0..nodes).filter_map(|number| NodeId::new(&format!("node-{number:04}")).ok()).collect();
+        let names: Vec<NodeId> =
+            (0..nodes).filter_map(|number| NodeId::new(&format!("node-{number:04}")).ok()).collect();
         let mut rng = fastrand::Rng::with_seed(seed);
         let template = GossipConfig::new(names[0].clone(), crate::Incarnation::new(0), Vec::new());
         let mut cluster = Self {
@@ -212,8 +213,17 @@ impl Cluster {
         self.set_rate(at, rate, cost);
     }
 
-    fn offer_place(&mut self, limit: usize, node: usize, name: &str, keys: impl FnOnce(&KeyHasher) -> Keys) -> usize {
-        let at = self.offers.iter().position(|offer| offer.node == node && offer.limit == limit && offer.name == name);
+    fn offer_place(
+        &mut self,
+        limit: usize,
+        node: usize,
+        name: &str,
+        keys: impl FnOnce(&KeyHasher) -> Keys,
+    ) -> usize {
+        let at = self
+            .offers
+            .iter()
+            .position(|offer| offer.node == node && offer.limit == limit && offer.name == name);
         at.unwrap_or_else(|| {
             let keys = keys(&self.hasher);
             let name = name.to_owned();
@@ -251,7 +261,9 @@ impl Cluster {
     /// Gives units back on a node, now; returns how many it took back.
     pub fn refund(&mut self, limit: usize, node: usize, key: &str, units: u64) -> u64 {
         let key = self.hasher.key(key);
-        let given = self.nodes[node].running().map_or(0, |running| running.tables[limit].refund(key, units, self.nodes[node].time(self.now)));
+        let given = self.nodes[node]
+            .running()
+            .map_or(0, |running| running.tables[limit].refund(key, units, self.nodes[node].time(self.now)));
         self.after_check(node);
         given
     }
@@ -262,10 +274,17 @@ impl Cluster {
         let running = state.running()?;
         let (coarse, precise) = (state.coarse(now), state.time(now));
         let decision = running.tables[limit].check(key, cost, coarse, || precise);
-        let answer = Answer { allowed: decision.is_allowed(), remaining: decision.remaining(), basis: decision.basis() };
+        let answer = Answer {
+            allowed: decision.is_allowed(),
+            remaining: decision.remaining(),
+            basis: decision.basis(),
+        };
         let definition = &self.limits[limit];
         let wall = WALL_START + (now - START);
-        let record = self.records.entry((limit, key)).or_insert_with(|| Record::new(definition, now, wall, self.detailed));
+        let record = self
+            .records
+            .entry((limit, key))
+            .or_insert_with(|| Record::new(definition, now, wall, self.detailed));
         let level_at = if definition.meter().needs_wall() { wall } else { now };
         record.take(node, now, level_at, cost, answer.allowed);
         self.after_check(node);
@@ -300,7 +319,8 @@ impl Cluster {
         self.links.iter_mut().for_each(|link| link.cut = false);
         let pairs: Vec<(usize, usize)> = self.connections.keys().copied().collect();
         for (a, b) in pairs {
-            let waiting = self.connections.get_mut(&(a, b)).map(|connection| std::mem::take(&mut connection.waiting));
+            let waiting =
+                self.connections.get_mut(&(a, b)).map(|connection| std::mem::take(&mut connection.waiting));
             for (from, payload) in waiting.unwrap_or_default() {
                 let to = if from == a { b } else { a };
                 self.carry(from, to, Channel::Stream, payload);
@@ -450,19 +470,28 @@ impl Cluster {
     /// # Panics
     /// When it does not hold; the message names the nodes and the key's digest.
     pub fn assert_invariants(&self) {
-        for ((limit, key), _) in &self.records {
+        for (limit, key) in self.records.keys() {
             for (number, node) in self.nodes.iter().enumerate() {
                 let Some(running) = node.running() else { continue };
                 for (actor, share) in running.gossip.counter(*limit, *key).shares() {
-                    let Some(writer) = self.names.iter().position(|name| *name == actor.node) else { continue };
+                    let Some(writer) = self.names.iter().position(|name| *name == actor.node) else {
+                        continue;
+                    };
                     let Some(writer_runs) = self.nodes[writer].running() else { continue };
                     if writer_runs.incarnation != actor.incarnation {
                         continue;
                     }
                     let spent = writer_runs.tables[*limit].spent_on(*key);
-                    assert!(share.refunded <= share.spent, "node {number}: refunded over spent of node {writer}'s share of {key:?}");
+                    assert!(
+                        share.refunded <= share.spent,
+                        "node {number}: refunded over spent of node {writer}'s share of {key:?}"
+                    );
                     if let Some(spent) = spent {
-                        assert!(share.spent <= spent, "node {number} knows of {} units that node {writer} spent on {key:?}, of {spent}", share.spent);
+                        assert!(
+                            share.spent <= spent,
+                            "node {number} knows of {} units that node {writer} spent on {key:?}, of {spent}",
+                            share.spent
+                        );
                     }
                 }
             }
@@ -473,7 +502,13 @@ impl Cluster {
 /// The machinery.
 impl Cluster {
     fn start(&mut self, node: usize) {
-        let peers = self.names.iter().enumerate().filter(|(other, _)| *other != node).map(|(_, name)| name.clone()).collect();
+        let peers = self
+            .names
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != node)
+            .map(|(_, name)| name.clone())
+            .collect();
         let config = GossipConfig {
             node: self.names[node].clone(),
             incarnation: crate::Incarnation::new(self.rng.u32(..)),
@@ -536,7 +571,8 @@ impl Cluster {
 
     fn deliver(&mut self, from: usize, to: usize, number: u64, channel: Channel, payload: Vec<u8>) {
         let pair = (from.min(to), from.max(to));
-        if self.connections.get(&pair).is_none_or(|connection| !connection.up || connection.number != number) {
+        if self.connections.get(&pair).is_none_or(|connection| !connection.up || connection.number != number)
+        {
             return;
         }
         let now = self.now;
@@ -590,20 +626,26 @@ impl Cluster {
     fn carry(&mut self, from: usize, to: usize, channel: Channel, payload: Vec<u8>) {
         let pair = (from.min(to), from.max(to));
         let cut = self.links[from * self.nodes.len() + to].cut;
-        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.up) else { return };
+        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.up) else {
+            return;
+        };
         let number = connection.number;
         match channel {
             Channel::Datagram if cut => {}
             Channel::Datagram => {
                 for nanos in self.network.datagram(&mut self.rng) {
-                    let event = Event::Delivery { from, to, connection: number, channel, payload: payload.clone() };
+                    let event =
+                        Event::Delivery { from, to, connection: number, channel, payload: payload.clone() };
                     self.queue.push(self.now + nanos, event);
                 }
             }
             Channel::Stream if cut => connection.waiting.push((from, payload)),
             Channel::Stream => {
                 let nanos = self.network.stream(&mut self.rng);
-                self.queue.push(self.now + nanos, Event::Delivery { from, to, connection: number, channel, payload });
+                self.queue.push(
+                    self.now + nanos,
+                    Event::Delivery { from, to, connection: number, channel, payload },
+                );
             }
         }
     }
@@ -617,7 +659,9 @@ impl Cluster {
     /// Starts the timer that gives a broken connection up.
     fn watch(&mut self, a: usize, b: usize) {
         let pair = (a.min(b), a.max(b));
-        if let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.up && !connection.expiring) {
+        if let Some(connection) =
+            self.connections.get_mut(&pair).filter(|connection| connection.up && !connection.expiring)
+        {
             connection.expiring = true;
             let at = self.now + saturating_nanos(self.network.idle_timeout);
             self.queue.push(at, Event::Expired { pair, number: connection.number });
@@ -626,7 +670,11 @@ impl Cluster {
 
     fn expire(&mut self, pair: (usize, usize), number: u64) {
         let passable = self.is_passable(pair);
-        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.number == number) else { return };
+        let Some(connection) =
+            self.connections.get_mut(&pair).filter(|connection| connection.number == number)
+        else {
+            return;
+        };
         connection.expiring = false;
         if !passable {
             self.disconnect(pair);
@@ -671,7 +719,11 @@ impl Cluster {
     fn connect(&mut self, pair: (usize, usize), number: u64) {
         let passable = self.is_passable(pair);
         let bytes = self.network.datagram_bytes;
-        let Some(connection) = self.connections.get_mut(&pair).filter(|connection| connection.number == number) else { return };
+        let Some(connection) =
+            self.connections.get_mut(&pair).filter(|connection| connection.number == number)
+        else {
+            return;
+        };
         connection.dialling = false;
         if !passable {
             return;
@@ -698,8 +750,16 @@ impl Cluster {
         let published = &mut log.published[node];
         let last = published.back().map_or(0, |(version, _)| *version);
         published.extend((last + 1..=version).map(|version| (version, now)));
-        let everyone = log.clocks.iter().enumerate().filter(|(other, _)| *other != node).map(|(_, clocks)| clocks[node]).min();
-        while published.len() > 1 && published.front().is_some_and(|(version, _)| *version <= everyone.unwrap_or(0)) {
+        let everyone = log
+            .clocks
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != node)
+            .map(|(_, clocks)| clocks[node])
+            .min();
+        while published.len() > 1
+            && published.front().is_some_and(|(version, _)| *version <= everyone.unwrap_or(0))
+        {
             published.pop_front();
         }
     }
@@ -709,12 +769,18 @@ impl Cluster {
         let Some(log) = &mut self.spread else { return };
         let Some(running) = self.nodes[node].running() else { return };
         for writer in (0..self.nodes.len()).filter(|writer| *writer != node) {
-            let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else { continue };
+            let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else {
+                continue;
+            };
             let clock = running.gossip.clock_of(NodeIndex(writer as u16), incarnation);
             let before = std::mem::replace(&mut log.clocks[node][writer], clock);
             if clock > before {
-                let news = log.published[writer].iter().filter(|(version, _)| (before + 1..=clock).contains(version));
-                log.spread.0.extend(news.map(|(_, at)| u32::try_from((now - at) / 1_000).unwrap_or(u32::MAX)));
+                let news = log.published[writer]
+                    .iter()
+                    .filter(|(version, _)| (before + 1..=clock).contains(version));
+                log.spread
+                    .0
+                    .extend(news.map(|(_, at)| u32::try_from((now - at) / 1_000).unwrap_or(u32::MAX)));
             }
         }
     }

@@ -50,7 +50,8 @@ impl Node {
     }
 
     pub(super) fn start(&mut self, config: GossipConfig, limits: &[Limit], seed: u64, now: u64) {
-        let tables: Vec<Arc<Table>> = limits.iter().map(|limit| Arc::new(Table::new(limit.clone()))).collect();
+        let tables: Vec<Arc<Table>> =
+            limits.iter().map(|limit| Arc::new(Table::new(limit.clone()))).collect();
         let woken = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&woken);
         let wake: Wake = Arc::new(move || flag.store(true, Ordering::Relaxed));
@@ -82,7 +83,8 @@ impl Node {
 
     /// What this node's clocks show at a moment of virtual time.
     pub(super) fn time(&self, now: u64) -> Now {
-        let wall = (WALL_START + (now - START)).saturating_add_signed(self.skew_millis.saturating_mul(1_000_000));
+        let wall =
+            (WALL_START + (now - START)).saturating_add_signed(self.skew_millis.saturating_mul(1_000_000));
         Now { mono: Timestamp::from_nanos(now - self.origin), wall: WallTime::from_unix_nanos(wall) }
     }
 

@@ -158,7 +158,11 @@ impl Scenario {
         };
         if let Some(record) = cluster.record(KEY) {
             outcome.worst_second = record.worst_second() as f64 / per_second;
-            outcome.quietest_second = if record.quietest_second() == usize::MAX { 0.0 } else { record.quietest_second() as f64 / per_second };
+            outcome.quietest_second = if record.quietest_second() == usize::MAX {
+                0.0
+            } else {
+                record.quietest_second() as f64 / per_second
+            };
             outcome.first_second = record.in_second(0) as f64 / (per_second + limit.capacity() as f64);
         }
         outcome
@@ -200,7 +204,10 @@ pub const NAMED: &[(&str, &str)] = &[
     ("partition-minority", "a third of the nodes cut off for ten seconds; load on the smaller side"),
     ("partition-both", "a third of the nodes cut off for ten seconds; load on both sides"),
     ("crash", "1.5 x the quota; one node is killed, and starts again five seconds later"),
-    ("rolling-restart", "1.5 x the quota; one node after the other leaves and starts again, two seconds each"),
+    (
+        "rolling-restart",
+        "1.5 x the quota; one node after the other leaves and starts again, two seconds each",
+    ),
     ("slow-node", "3 x the quota; one node's gossip stalls for 300 ms at a time"),
     ("skewed-clocks", "3 x the quota; wall clocks two seconds ahead and behind"),
     ("low-rate", "5 per minute; ten requests at once on every node"),
@@ -318,7 +325,9 @@ fn fill(name: &str, scenario: &mut Scenario) {
         }
         "churn" => {
             let each = 3_000.0 / nodes as f64;
-            (0..nodes).for_each(|node| scenario.at(seconds(1), Action::OfferMany(node, Keys::Churn(1_000_000_000), each)));
+            (0..nodes).for_each(|node| {
+                scenario.at(seconds(1), Action::OfferMany(node, Keys::Churn(1_000_000_000), each))
+            });
             scenario.length = seconds(11);
         }
         _ => {}
@@ -349,7 +358,10 @@ fn overload(name: &str, scenario: &mut Scenario) {
         }
         "slow-node" => {
             for step in 0..21 {
-                scenario.at(seconds(3) + Duration::from_millis(500 * step), Action::Stall(0, Duration::from_millis(300)));
+                scenario.at(
+                    seconds(3) + Duration::from_millis(500 * step),
+                    Action::Stall(0, Duration::from_millis(300)),
+                );
             }
         }
         _ => {}

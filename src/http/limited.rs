@@ -1,0 +1,226 @@
+//! What the limits said of a request, for handlers and outer layers.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::{
+    RequestHead,
+    few::Few,
+    gate::{Gate, Verdict},
+    settings::Settings,
+};
+use crate::{
+    decision::{Basis, Decision},
+    key::Key,
+    limit::Limit,
+};
+
+/// What the limits said of a request.
+///
+/// A layer that is told to ([`attach_to_request`](super::RateLimitLayer::attach_to_request),
+/// [`attach_to_response`](super::RateLimitLayer::attach_to_response)) attaches it to the request for handlers, and to
+/// the response for outer layers. The figures are those of the moment at which it was attached: on a response, after
+/// what does not count was given back. Cloning is cheap.
+///
+/// ```
+/// use ratemesh::http::RateLimited;
+///
+/// fn remaining(request: &http::request::Parts) -> Option<u64> {
+///     let limited = request.extensions.get::<RateLimited>()?;
+///     Some(limited.limit("api")?.remaining())
+/// }
+/// ```
+#[derive(Clone)]
+pub struct RateLimited(Arc<Outcome>);
+
+#[derive(Clone)]
+struct Outcome {
+    settings: Arc<Settings>,
+    checks: Few<Checked>,
+}
+
+impl RateLimited {
+    pub(super) fn new(settings: Arc<Settings>, checks: Few<Checked>) -> Self {
+        Self(Arc::new(Outcome { settings, checks }))
+    }
+
+    /// Every limit that the request was checked against, in the layer's order.
+    pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        let gates = self.settings().gates.as_slice();
+        self.0
+            .checks
+            .iter()
+            .filter_map(|checked| Some(LimitStatus { gate: gates.get(checked.gate)?, checked }))
+    }
+
+    /// The limit of this name, if the request was checked against it.
+    pub fn limit(&self, name: &str) -> Option<LimitStatus<'_>> {
+        self.limits().find(|status| status.limit().name() == name)
+    }
+
+    pub(super) fn settings(&self) -> &Arc<Settings> {
+        &self.0.settings
+    }
+
+    pub(super) fn checks(&self) -> impl Iterator<Item = &Checked> {
+        self.0.checks.iter()
+    }
+
+    /// Gives back what was spent at the gates that `which` names. Clones keep the figures that they had.
+    pub(super) fn give_back(&mut self, which: impl Fn(&Gate) -> bool) {
+        let gives = |gates: &[Gate], checked: &Checked| gates.get(checked.gate).is_some_and(&which);
+        if self.checks().any(|checked| gives(&self.settings().gates, checked)) {
+            let Outcome { settings, checks } = Arc::make_mut(&mut self.0);
+            for checked in checks.iter_mut().filter(|checked| gives(&settings.gates, checked)) {
+                checked.give_back(&settings.gates);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RateLimited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.limits()).finish()
+    }
+}
+
+/// A request's stand with one gate.
+#[derive(Clone, Debug)]
+pub(super) struct Checked {
+    /// The place of the gate in the layer.
+    pub(super) gate: usize,
+    pub(super) key: Key,
+    /// Units that were spent and not given back.
+    pub(super) spent: u64,
+    cost: u64,
+    allowed: bool,
+    retry_after: Option<Duration>,
+    reading: Reading,
+    partition_key: Option<Box<[u8]>>,
+}
+
+/// What is left, as of some moment.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    remaining: u64,
+    reset_after: Duration,
+    basis: Basis,
+}
+
+impl From<Decision<'_>> for Reading {
+    fn from(decision: Decision<'_>) -> Self {
+        Self { remaining: decision.remaining(), reset_after: decision.reset_after(), basis: decision.basis() }
+    }
+}
+
+impl Checked {
+    pub(super) fn new(
+        gate: &Gate,
+        place: usize,
+        key: Key,
+        cost: u64,
+        verdict: Verdict<'_>,
+        request: &RequestHead<'_>,
+    ) -> Self {
+        let (spent, decision, retry_after) = match verdict {
+            Verdict::Spent(decision) => (cost, decision, None),
+            Verdict::Refused(decision) => (0, decision, decision.retry_after()),
+            Verdict::Free(decision) | Verdict::NeverPasses(decision) => (0, decision, None),
+        };
+        Self {
+            gate: place,
+            key,
+            spent,
+            cost,
+            allowed: verdict.is_allowed(),
+            retry_after,
+            reading: decision.into(),
+            partition_key: gate.partition_key_of(request),
+        }
+    }
+
+    /// Gives back what was spent, and looks again at what is left.
+    pub(super) fn give_back(&mut self, gates: &[Gate]) {
+        if let (1.., Some(gate)) = (self.spent, gates.get(self.gate)) {
+            gate.limiter().refund(self.key, self.spent);
+            self.spent = 0;
+            self.reading = gate.limiter().peek(self.key).into();
+        }
+    }
+}
+
+/// What one limit said of a request.
+#[derive(Clone, Copy)]
+pub struct LimitStatus<'a> {
+    gate: &'a Gate,
+    checked: &'a Checked,
+}
+
+impl<'a> LimitStatus<'a> {
+    /// The limit.
+    pub fn limit(&self) -> &'a Limit {
+        self.gate.limiter().limit()
+    }
+
+    /// The key that the request was counted by, for further checks of the same limiter.
+    pub fn key(&self) -> Key {
+        self.checked.key
+    }
+
+    /// What the request costs, in units.
+    pub fn cost(&self) -> u64 {
+        self.checked.cost
+    }
+
+    /// Whether the limit let the request through. Where it did not, it is only tried out, or the request was
+    /// refused.
+    pub fn is_allowed(&self) -> bool {
+        self.checked.allowed
+    }
+
+    /// Whether the limit is only tried out ([`Gate::shadow`]).
+    pub fn is_shadow(&self) -> bool {
+        self.gate.is_shadow()
+    }
+
+    /// Whole units that are left.
+    pub fn remaining(&self) -> u64 {
+        self.checked.reading.remaining
+    }
+
+    /// How long until the full capacity is there again if nothing more is spent.
+    pub fn reset_after(&self) -> Duration {
+        self.checked.reading.reset_after
+    }
+
+    /// The earliest time at which the request would pass if nothing else is spent; `None` when it was let through,
+    /// and when its cost is above what the limit ever holds.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.checked.retry_after
+    }
+
+    /// What the decision was based on.
+    pub fn basis(&self) -> Basis {
+        self.checked.reading.basis
+    }
+
+    pub(super) fn gate(&self) -> &'a Gate {
+        self.gate
+    }
+
+    pub(super) fn partition_key(&self) -> Option<&'a [u8]> {
+        self.checked.partition_key.as_deref()
+    }
+}
+
+impl fmt::Debug for LimitStatus<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the key: it stands for a client.
+        f.debug_struct("LimitStatus")
+            .field("limit", &self.limit().name())
+            .field("allowed", &self.is_allowed())
+            .field("remaining", &self.remaining())
+            .field("reset_after", &self.reset_after())
+            .field("retry_after", &self.retry_after())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,175 @@
+//! What a layer is set to, shared by all its services.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+
+use super::{
+    LimitStatus, Refusal, RequestHead,
+    admit::{Admission, admit},
+    answer::Answer,
+    gate::{Count, Gate},
+    headers::{HeaderFields, Shown},
+    limited::RateLimited,
+};
+
+/// Everything that is set on a layer.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) gates: Vec<Gate>,
+    pub(super) fields: HeaderFields,
+    pub(super) answer: Answer,
+    pub(super) on_refusal: Option<Arc<OnRefusal>>,
+    pub(super) attach: Attach,
+    keeps_outcome: bool,
+    counts_in_flight: bool,
+    /// `RateLimit-Policy` with all the limits that are shown, and how many those are; unless it differs from request
+    /// to request.
+    policy: Option<(HeaderValue, usize)>,
+}
+
+type OnRefusal = dyn Fn(&Refusal<'_>) + Send + Sync;
+
+/// Where a [`RateLimited`] is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Attach {
+    pub(super) request: bool,
+    pub(super) response: bool,
+}
+
+/// Whether a request goes on to the service.
+pub(super) enum Passage {
+    /// It does, and nothing more is to be done about it.
+    Free,
+    /// It does, and its response is to be looked at.
+    Limited(RateLimited),
+    /// It does not, and this is its answer. Boxed, since it is the largest and the rarest.
+    Refused(Box<Response<Bytes>>),
+}
+
+impl Settings {
+    /// One gate, and all else as it is unless set.
+    pub(super) fn new(gate: Gate) -> Self {
+        let mut settings = Self {
+            gates: vec![gate],
+            fields: HeaderFields::new(),
+            answer: Answer::default(),
+            on_refusal: None,
+            attach: Attach { request: false, response: false },
+            keeps_outcome: false,
+            counts_in_flight: false,
+            policy: None,
+        };
+        settings.derive();
+        settings
+    }
+
+    pub(super) fn pass(self: &Arc<Self>, request: &RequestHead<'_>) -> Passage {
+        match admit(self, request) {
+            Admission::Free => Passage::Free,
+            Admission::Limited(limited) => Passage::Limited(limited),
+            Admission::Refused(limited) => Passage::Refused(Box::new(self.refuse(*request, limited))),
+            Admission::Keyless { missing, status } => {
+                Passage::Refused(Box::new(self.answer.keyless(request, &missing, status)))
+            }
+        }
+    }
+
+    /// Whether anything is done about a request after it has passed.
+    pub(super) fn keeps_outcome(&self) -> bool {
+        self.keeps_outcome
+    }
+
+    /// Whether a limit counts requests in flight.
+    pub(super) fn counts_in_flight(&self) -> bool {
+        self.counts_in_flight
+    }
+
+    /// Works out what follows from the other settings.
+    pub(super) fn derive(&mut self) {
+        let counts = |which: fn(Count) -> bool| self.gates.iter().any(|gate| which(gate.counts()));
+        self.counts_in_flight = counts(|count| count == Count::InFlight);
+        let settles = counts(|count| count != Count::All);
+        let attaches = self.attach.request || self.attach.response;
+        self.keeps_outcome = settles || attaches || self.fields.on_all_responses();
+        let shown: Vec<_> = self.gates.iter().filter(|gate| !gate.is_shadow()).collect();
+        let fixed = shown.iter().all(|gate| !gate.has_partition_key());
+        let policies: Vec<_> = shown.iter().map(|gate| show_policy(gate)).collect();
+        let policy = self.fields.policy(&policies).filter(|_| fixed);
+        self.policy = policy.map(|policy| (policy, shown.len()));
+    }
+
+    fn refuse(&self, request: RequestHead<'_>, limited: RateLimited) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::new());
+        if let Some(limit) = limited.limits().last() {
+            let status = limit.gate().refusal_status().unwrap_or(self.answer.status);
+            let refusal = Refusal { request, limited: &limited, limit, status };
+            if let Some(on_refusal) = &self.on_refusal {
+                on_refusal(&refusal);
+            }
+            response = self.answer.refuse(&refusal);
+        }
+        self.write_fields(response.headers_mut(), &limited);
+        if self.attach.response {
+            response.extensions_mut().insert(limited);
+        }
+        response
+    }
+
+    /// Finishes a response that the service gave.
+    pub(super) fn finish<B>(response: &mut Response<B>, limited: RateLimited) {
+        let settings = limited.settings();
+        if settings.fields.on_all_responses() {
+            settings.write_fields(response.headers_mut(), &limited);
+        }
+        if settings.attach.response {
+            response.extensions_mut().insert(limited);
+        }
+    }
+
+    fn write_fields(&self, headers: &mut HeaderMap, limited: &RateLimited) {
+        let mut shown = limited.limits().filter(|limit| !limit.is_shadow()).map(|limit| show(&limit));
+        let now =
+            || self.gates.first().map_or_else(Default::default, |gate| gate.limiter().clock().precise().wall);
+        match (shown.next(), shown.next()) {
+            (None, _) => {}
+            (Some(only), None) => self.fields.write(headers, &[only], self.policy_of(1), now),
+            (Some(first), Some(second)) => {
+                let all: Vec<_> = [first, second].into_iter().chain(shown).collect();
+                self.fields.write(headers, &all, self.policy_of(all.len()), now);
+            }
+        }
+    }
+
+    fn policy_of(&self, limits: usize) -> Option<&HeaderValue> {
+        self.policy.as_ref().filter(|(_, shown)| *shown == limits).map(|(policy, _)| policy)
+    }
+}
+
+/// What does not change from request to request.
+fn show_policy(gate: &Gate) -> Shown<'_> {
+    let limit = gate.limiter().limit();
+    Shown {
+        name: limit.name(),
+        quota: limit.quota(),
+        capacity: limit.capacity(),
+        unit: gate.quota_unit(),
+        remaining: 0,
+        reset_after: Duration::ZERO,
+        refused: false,
+        retry_after: None,
+        partition_key: None,
+    }
+}
+
+fn show<'a>(status: &LimitStatus<'a>) -> Shown<'a> {
+    Shown {
+        remaining: status.remaining(),
+        reset_after: status.reset_after(),
+        refused: !status.is_allowed(),
+        retry_after: status.retry_after(),
+        partition_key: status.partition_key(),
+        ..show_policy(status.gate())
+    }
+}

@@ -1,0 +1,173 @@
+//! What is given back.
+
+use std::{
+    future::{Future, poll_fn},
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+};
+
+use super::*;
+
+#[tokio::test]
+async fn failures_are_counted_and_the_rest_is_given_back() {
+    let limiter = limiter("logins", 2);
+    let layer = RateLimitLayer::from(gate(&limiter).count(Count::Failures))
+        .header_fields(HeaderFields::new().rate_limit(Edition::Draft10));
+    let requests = [
+        ("a", "/200"),
+        ("a", "/401"),
+        ("a", "/204"),
+        ("a", "/302"),
+        ("a", "/500"),
+        ("a", "/200"),
+        ("b", "/200"),
+    ];
+    assert_eq!(statuses(&layer, &requests).await, [200, 401, 204, 302, 500, 429, 200]);
+    assert_eq!((spent(&limiter, "a"), spent(&limiter, "b")), (2, 0));
+    let response = call(&layer, request("b", "/200")).await;
+    assert_eq!(header(&response, "ratelimit"), r#""logins";r=2;t=0"#);
+}
+
+#[tokio::test]
+async fn successes_are_counted_by_a_predicate_of_ones_own() {
+    let limiter = limiter("registrations", 2);
+    let own = gate(&limiter).count(Count::Successes).failure_if(|status, _| status != StatusCode::CREATED);
+    let layer = RateLimitLayer::from(own);
+    let requests = [("a", "/200"), ("a", "/201"), ("a", "/409"), ("a", "/201"), ("a", "/201")];
+    assert_eq!(statuses(&layer, &requests).await, [200, 201, 409, 201, 429]);
+    assert_eq!(spent(&limiter, "a"), 2);
+}
+
+#[tokio::test]
+async fn limits_of_one_layer_count_each_in_its_way() {
+    let (all, failures, successes) = (limiter("all", 9), limiter("failures", 9), limiter("successes", 9));
+    let layer =
+        layer(&all).and(gate(&failures).count(Count::Failures)).and(gate(&successes).count(Count::Successes));
+    statuses(&layer, &[("a", "/200"), ("a", "/500"), ("a", "/200")]).await;
+    assert_eq!((spent(&all, "a"), spent(&failures, "a"), spent(&successes, "a")), (3, 1, 2));
+}
+
+#[tokio::test]
+async fn a_grpc_status_makes_a_failure() {
+    let limiter = limiter("calls", 2);
+    let layer = RateLimitLayer::from(gate(&limiter).count(Count::Failures));
+    for (status, expected) in [("0", 0), ("16", 1)] {
+        let handler = service_fn(move |_: Request<()>| {
+            let response = Response::builder().header("grpc-status", status).body(Body::default());
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        });
+        layer.layer(handler).oneshot(request("a", "/")).await.unwrap();
+        assert_eq!(spent(&limiter, "a"), expected);
+    }
+}
+
+#[tokio::test]
+async fn an_error_of_the_service_is_a_failure() {
+    for (count, expected) in
+        [(Count::All, 1), (Count::Failures, 1), (Count::Successes, 0), (Count::InFlight, 0)]
+    {
+        let limiter = limiter("api", 2);
+        let failing = service_fn(async |_: Request<()>| Err::<Response<Body>, _>("broken"));
+        let layer = RateLimitLayer::from(gate(&limiter).count(count));
+        assert_eq!(layer.layer(failing).oneshot(request("a", "/")).await.unwrap_err(), "broken");
+        assert_eq!(spent(&limiter, "a"), expected, "{count:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failure_also_when_it_is_caught_outside() {
+    for (count, expected) in
+        [(Count::All, 1), (Count::Failures, 1), (Count::Successes, 0), (Count::InFlight, 0)]
+    {
+        let limiter = limiter("api", 2);
+        let panicking = service_fn(async |request: Request<()>| match request.uri().path() {
+            "/panic" => panic!("on purpose"),
+            _ => echo(request).await,
+        });
+        let layer = RateLimitLayer::from(gate(&limiter).count(count));
+        let mut future = Box::pin(layer.layer(panicking).oneshot(request("a", "/panic")));
+        let polled = poll_fn(|cx| {
+            let polled = std::panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx).map(drop)));
+            Poll::Ready(polled)
+        });
+        assert!(polled.await.is_err());
+        drop(future);
+        assert_eq!(spent(&limiter, "a"), expected, "{count:?}");
+    }
+}
+
+#[tokio::test]
+async fn hanging_up_is_not_free_of_charge() {
+    for (count, expected) in
+        [(Count::All, 1), (Count::Failures, 1), (Count::Successes, 1), (Count::InFlight, 0)]
+    {
+        let limiter = limiter("api", 2);
+        let slow = service_fn(async |_: Request<()>| {
+            std::future::pending::<Result<Response<Body>, Infallible>>().await
+        });
+        let layer = RateLimitLayer::from(gate(&limiter).count(count));
+        let mut future = Box::pin(layer.layer(slow).oneshot(request("a", "/")));
+        assert!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(spent(&limiter, "a"), 1);
+        drop(future);
+        assert_eq!(spent(&limiter, "a"), expected, "{count:?}");
+    }
+}
+
+#[tokio::test]
+async fn requests_in_flight_hold_their_units_to_the_end_of_the_body() {
+    let limiter = limiter("reports", 2);
+    let layer = RateLimitLayer::from(gate(&limiter).count(Count::InFlight));
+    let first = call(&layer, request("a", "/")).await;
+    let second = call(&layer, request("a", "/500")).await;
+    assert_eq!(call(&layer, request("a", "/")).await.status(), 429);
+    assert_eq!(spent(&limiter, "a"), 2);
+    drop(first);
+    assert_eq!(spent(&limiter, "a"), 1);
+    assert_eq!(text(second).await, "from the service");
+    assert_eq!(spent(&limiter, "a"), 0);
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_can_hold_on() {
+    let limiter = limiter("sockets", 1);
+    let layer = RateLimitLayer::from(gate(&limiter).count(Count::InFlight));
+    let taken = Arc::new(Mutex::new(None));
+    let handler = service_fn({
+        let taken = Arc::clone(&taken);
+        move |request: Request<()>| {
+            *taken.lock().unwrap() = request.extensions().get::<InFlight>().cloned();
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::default())))
+        }
+    });
+    drop(layer.layer(handler).oneshot(request("a", "/")).await.unwrap());
+    assert_eq!(spent(&limiter, "a"), 1);
+    *taken.lock().unwrap() = None;
+    assert_eq!(spent(&limiter, "a"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_ten_thousand_at_once_exactly_the_failures_count() {
+    const REQUESTS: u64 = 10_000;
+    let limiter = limiter("logins", REQUESTS);
+    let layer = RateLimitLayer::from(gate(&limiter).count(Count::Failures));
+    let start = Arc::new(tokio::sync::Barrier::new(REQUESTS as usize));
+    let service = layer.layer(service_fn(move |request: Request<()>| {
+        let start = Arc::clone(&start);
+        async move {
+            start.wait().await;
+            echo(request).await
+        }
+    }));
+    let tasks: Vec<_> = (0..REQUESTS)
+        .map(|i| {
+            let path = ["/200", "/401", "/500", "/204"][i as usize % 4];
+            tokio::spawn(service.clone().oneshot(request("a", path)))
+        })
+        .collect();
+    for task in tasks {
+        assert_ne!(task.await.unwrap().unwrap().status(), 429);
+    }
+    assert_eq!(spent(&limiter, "a"), REQUESTS / 2);
+}
