@@ -1,4 +1,75 @@
 //! One rate limit for a whole fleet of service instances, decided in memory, with no store to run.
+//!
+//! Each instance of a service embeds this crate. It counts what it admits, and tells the other instances, so that all of
+//! them together keep to one limit. A [`Limiter`] decides; it knows what the fleet spent from a [`Mesh`], which gossips with
+//! the peers in the background over QUIC with mutual TLS. A limiter without a mesh is a limit for one process:
+//!
+//! ```
+//! use ratemesh::{Limit, Limiter, Quota};
+//!
+//! let limit = Limit::token_bucket("logins", Quota::per_minute(5)).build()?;
+//! let limiter = Limiter::new(limit);
+//! if limiter.check("alice").is_allowed() {
+//!     // ...
+//! }
+//! # Ok::<(), ratemesh::LimitError>(())
+//! ```
+//!
+//! # Guarantees
+//!
+//! - A check waits for nothing: no network, no runtime, no lock that is held over either. One of a known key allocates
+//!   nothing.
+//! - Within one process a token bucket never admits more than burst + rate × t in any interval t, and never refuses below
+//!   that.
+//! - In a fleet, each unit that is spent is debited once on each node, whatever the network loses, repeats or reorders. The
+//!   fleet overshoots by what its nodes admit while news of it is under way; the overshoot is owed, and repaid.
+//! - What a node does about peers that it cannot hear is the limit's to say ([`OnPartition`]), and each decision tells what
+//!   it was based on ([`Basis`]).
+//! - A node that starts admits its share of each quota at most, until its peers have told it what was spent.
+//! - Nothing that a peer sends can make a node panic, block, or grow beyond a documented bound.
+//!
+//! What it does not guarantee: that nodes get equal parts of a limit that is exhausted, that the fleet admits not one unit too
+//! many, or that counts outlive the last node. `README.md` has the list, and the commands that print the figures.
+//!
+//! # The walk of a check
+//!
+//! 1. `limiter.rs` digests the key under the fleet's secret ([`KeyHasher`]), and reads the coarse clock once.
+//! 2. `table.rs` finds the key's entry. All that decides is in it: the level, what this node spent, and what is expected of
+//!    peers meanwhile.
+//! 3. `algorithm/` decides by one compare-and-swap on the level. Only a refusal that a fresher clock could turn is
+//!    looked at again.
+//! 4. The entry marks itself changed, and wakes the gossip when its peers do not know of 1 % of the quota.
+//! 5. The answer is a [`Decision`], whose waits are worked out when they are asked for.
+//!
+//! # The walk of a change
+//!
+//! 1. With each heartbeat, or when woken, `net/driver.rs` has `gossip/` drain the changed entries into the `ledger.rs`, where each
+//!    (key, epoch, node) has a share: what was spent, and what was refunded; both only grow.
+//! 2. `gossip/round.rs` picks for each peer the shares that it has not acknowledged, in their newest state only, and
+//!    `gossip/message.rs` packs them into a datagram.
+//! 3. `net/link.rs` sends it over the peer's connection. Nothing resends it: what the peer does not acknowledge goes into the next one.
+//! 4. There, `gossip/receive.rs` merges each share by maximum. What is new of it, less what was expected already, is
+//!    debited from the level in the table; the level may go below zero, and the debt is repaid before more is admitted.
+//!
+//! # Map
+//!
+//! Dependencies point inward only, which a test holds. The core does no I/O, and is handed time and randomness.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `time`, `node`, `key` | points in time; who a node is; digests |
+//! | `limit`, `counter`, `decision`, `error` | rules; shares; answers |
+//! | `algorithm`, `ledger` | the arithmetic of a level; shares of all nodes |
+//! | `table` | live keys, and what decides on each |
+//! | `gossip` | the protocol as a state machine without I/O |
+//! | `sim` | a fleet on virtual time, driven by one seed |
+//! | `clock`, `config`, `limiter` | the shell: time is read here; TOML; what users hold |
+//! | `mesh`, `net` | the shell: a node's life; QUIC and TLS |
+//!
+//! # Features
+//!
+//! `net` (default) has [`Mesh`] and brings `config` ([`Config`]) and `gossip`; `sim` has the simulator. Without any, what is left is the
+//! limiter for one process. `http`, `cli` and `metrics` hold nothing yet.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -48,3 +119,8 @@ pub use mesh::{Mesh, MeshStatus};
 pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
 pub use time::{Now, Timestamp, WallTime};
+
+/// The programs in the README must compile.
+#[cfg(all(doctest, feature = "net"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -65,3 +65,12 @@ fn the_annotated_file_explains_every_key() {
         }
     }
 }
+
+#[test]
+fn the_example_in_the_readme_is_a_configuration() {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let limits = limits_from_toml(text, "README.md").unwrap();
+    assert_eq!(limits[0].name(), "api");
+}
