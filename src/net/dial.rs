@@ -21,10 +21,11 @@ use super::{
 
 /// The wait after the first failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
-/// The longest wait; a connection that lasted longer starts over with the shortest.
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// The longest wait; a connection that lasted longer starts over with the shortest. A node that is started again is dialled by
+/// peers that may have waited for long: they must come before its `sync_timeout` ends, or it goes on without their counts.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// How long one address may take to answer and to come through the handshake; the preamble has the same time again.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+const DIAL_TIMEOUT: Duration = Duration::from_millis(1_500);
 /// How long the name service may take.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses of one name that are tried.
