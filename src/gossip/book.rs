@@ -511,7 +511,8 @@ impl Book {
     }
 }
 
-fn threshold(units: u64, nodes: usize) -> u64 {
+/// Units that may be unpublished before a key cannot wait, for a quota of so many in a fleet of so many nodes.
+pub(crate) fn threshold(units: u64, nodes: usize) -> u64 {
     let part = units as f64 * THRESHOLD_PART;
     let least = part.clamp(1.0, LEAST_URGENT);
     (part * (THRESHOLD_NODES / nodes as f64).min(1.0)).max(least) as u64

@@ -50,6 +50,9 @@ use sync::{Joining, SyncJob};
 /// Fleets up to this many nodes talk directly, everyone to everyone.
 pub(crate) const DIRECT_NODES: usize = 4;
 
+/// Random peers a round in larger ones, unless set otherwise.
+const FANOUT: usize = 3;
+
 /// A node's place in the sorted list of all nodes of the cluster, this one included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeIndex(pub(crate) u16);
@@ -111,7 +114,7 @@ impl GossipConfig {
             min_interval: None,
             suspect_after: Duration::from_secs(1),
             sync_timeout: Duration::from_secs(2),
-            fanout: 3,
+            fanout: FANOUT,
             repair_interval: Duration::from_secs(10),
         }
     }
@@ -343,6 +346,16 @@ impl Gossip {
     fn is_direct(&self) -> bool {
         self.nodes.len() <= DIRECT_NODES
     }
+}
+
+/// What the bound on the excess follows from.
+#[cfg(feature = "sim")]
+pub(crate) mod pace {
+    pub(crate) use super::{
+        book::threshold,
+        round::{DIRECT_INTERVAL, RELAY_INTERVAL},
+    };
+    pub(crate) const FANOUT: usize = super::FANOUT;
 }
 
 /// What tests and simulations look at.

@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// The least time between two rounds in fleets in which everyone talks to everyone, and in larger ones.
-const DIRECT_INTERVAL: Duration = Duration::from_millis(5);
-const RELAY_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const DIRECT_INTERVAL: Duration = Duration::from_millis(5);
+pub(crate) const RELAY_INTERVAL: Duration = Duration::from_millis(20);
 /// Keys published in one round; the others wait for the next.
 const MAX_PUBLISHED: usize = 250_000;
 /// Datagrams that one round sends to a peer before it takes to streams.

@@ -26,6 +26,17 @@ impl Keys {
         Self::Zipf(sums.collect())
     }
 
+    /// Which part of the requests the most frequent key gets.
+    pub(super) fn largest_part(&self) -> f64 {
+        match self {
+            Self::One(_) | Self::Churn(_) => 1.0,
+            Self::Zipf(sums) => match (sums.first(), sums.last()) {
+                (Some(first), Some(all)) if *all > 0.0 => first / all,
+                _ => 1.0,
+            },
+        }
+    }
+
     pub(super) fn draw(&self, elapsed: u64, rng: &mut fastrand::Rng) -> Key {
         match self {
             Self::One(key) => *key,

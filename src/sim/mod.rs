@@ -20,12 +20,16 @@
 //! # Ok::<(), ratemesh::LimitError>(())
 //! ```
 
+mod bound;
+mod invariants;
 mod keys;
 mod measure;
 mod network;
 mod node;
 mod queue;
 pub mod scenario;
+mod summary;
+mod timeline;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -44,6 +48,8 @@ use crate::{
 pub use keys::Keys;
 pub use measure::{Record, Spread, Traffic};
 pub use network::Network;
+pub use summary::{Failure, MEASURES, Measure, Miss, Run, Summary};
+pub use timeline::Timeline;
 use node::Node;
 use queue::{Event, Queue};
 
@@ -118,6 +124,7 @@ pub struct Cluster {
     rng: fastrand::Rng,
     trace: u64,
     spread: Option<SpreadLog>,
+    timeline: Option<Timeline>,
 }
 
 /// When each change was published, until everyone has it.
@@ -158,6 +165,7 @@ impl Cluster {
             rng,
             trace: seed,
             spread: None,
+            timeline: None,
         };
         (0..nodes).for_each(|node| cluster.start(node));
         cluster
@@ -188,6 +196,16 @@ impl Cluster {
             clocks: vec![vec![0; nodes]; nodes],
             spread: Spread::default(),
         });
+    }
+
+    /// Also keeps what each node admits under the first limit, in steps of this length; see [`timeline`](Self::timeline).
+    pub fn keep_timeline(&mut self, step: Duration) {
+        self.timeline = Some(Timeline::new(self.nodes.len(), step));
+    }
+
+    /// What each node admitted over time, if it was kept.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_ref()
     }
 
     /// Keeps less of each key: no sliding second, for runs with very many keys.
@@ -287,6 +305,9 @@ impl Cluster {
             .or_insert_with(|| Record::new(definition, now, wall, self.detailed));
         let level_at = if definition.meter().needs_wall() { wall } else { now };
         record.take(node, now, level_at, cost, answer.allowed);
+        if let Some(timeline) = self.timeline.as_mut().filter(|_| answer.allowed && limit == 0) {
+            timeline.note(node, now - START, cost);
+        }
         self.after_check(node);
         Some(answer)
     }
@@ -463,39 +484,6 @@ impl Cluster {
     /// Whether the node is up.
     pub fn is_up(&self, node: usize) -> bool {
         self.nodes[node].running().is_some()
-    }
-
-    /// Checks what must hold at every moment: no node knows more of an actor's share than that actor has spent.
-    ///
-    /// # Panics
-    /// When it does not hold; the message names the nodes and the key's digest.
-    pub fn assert_invariants(&self) {
-        for (limit, key) in self.records.keys() {
-            for (number, node) in self.nodes.iter().enumerate() {
-                let Some(running) = node.running() else { continue };
-                for (actor, share) in running.gossip.counter(*limit, *key).shares() {
-                    let Some(writer) = self.names.iter().position(|name| *name == actor.node) else {
-                        continue;
-                    };
-                    let Some(writer_runs) = self.nodes[writer].running() else { continue };
-                    if writer_runs.incarnation != actor.incarnation {
-                        continue;
-                    }
-                    let spent = writer_runs.tables[*limit].spent_on(*key);
-                    assert!(
-                        share.refunded <= share.spent,
-                        "node {number}: refunded over spent of node {writer}'s share of {key:?}"
-                    );
-                    if let Some(spent) = spent {
-                        assert!(
-                            share.spent <= spent,
-                            "node {number} knows of {} units that node {writer} spent on {key:?}, of {spent}",
-                            share.spent
-                        );
-                    }
-                }
-            }
-        }
     }
 }
 

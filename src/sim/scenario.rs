@@ -104,6 +104,10 @@ pub struct Outcome {
     pub spread_p50_ms: f64,
     /// Its 99th percentile.
     pub spread_p99_ms: f64,
+    /// What the excess may be at most, infinite where nothing is promised; see [`Scenario::bound`].
+    pub bound: f64,
+    /// Whether it was no more.
+    pub within_bound: bool,
     /// Whether no key ever admitted more than quota × time × 1.001 + burst + its measured excess's bound.
     pub within_long_run: bool,
 }
@@ -111,13 +115,22 @@ pub struct Outcome {
 impl Scenario {
     /// Runs it once.
     pub fn run(&self, seed: u64) -> (Outcome, Cluster) {
+        self.run_with(seed, |_| ())
+    }
+
+    /// The same, on a cluster that was `prepared` for it: to keep its timeline, for one.
+    pub fn run_with(&self, seed: u64, prepared: impl FnOnce(&mut Cluster)) -> (Outcome, Cluster) {
         let mut cluster = Cluster::with_network(self.nodes, self.limits.clone(), seed, self.network);
         cluster.measure_spread();
+        prepared(&mut cluster);
         let mut at = Duration::ZERO;
         let mut measured_from = Duration::ZERO;
         for (when, action) in &self.steps {
-            cluster.advance(when.saturating_sub(at));
-            at = at.max(*when);
+            if *when > at {
+                cluster.advance(*when - at);
+                cluster.assert_invariants();
+                at = *when;
+            }
             if matches!(action, Action::Measure) {
                 measured_from = at;
             }
@@ -141,8 +154,12 @@ impl Scenario {
             (spread.quantile(0.5).as_secs_f64() * 1e3, spread.quantile(0.99).as_secs_f64() * 1e3)
         });
         let sum = |of: fn(&Record) -> u64| cluster.records().map(of).sum::<u64>() as f64;
+        let excess = cluster.records().map(Record::excess).fold(0.0, f64::max);
+        let bound = self.bound().unwrap_or(f64::INFINITY);
         let mut outcome = Outcome {
-            excess: cluster.records().map(Record::excess).fold(0.0, f64::max),
+            excess,
+            bound,
+            within_bound: excess <= bound,
             admitted_ratio: sum(Record::admitted) / sum(Record::ideal_admitted).max(1.0),
             total_ratio: sum(Record::admitted) / (per_second * seconds),
             false_denials: sum(Record::false_denials),
