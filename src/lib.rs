@@ -74,6 +74,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod algorithm;
+#[cfg(feature = "cli")]
+pub mod cli;
 mod clock;
 #[cfg(feature = "config")]
 pub mod config;

@@ -20,7 +20,7 @@ use super::error::{ConfigError, Position, Problem};
 const SECRET_TABLE: &str = "keys";
 
 /// A text with the places of its keys.
-pub(super) struct Document<'a> {
+pub(crate) struct Document<'a> {
     text: &'a str,
     source_name: &'a str,
     places: Vec<Place>,
@@ -36,7 +36,7 @@ struct Place {
 
 impl<'a> Document<'a> {
     /// Reads `text` into a form, and notes the places of its keys.
-    pub(super) fn read<F: DeserializeOwned>(
+    pub(crate) fn read<F: DeserializeOwned>(
         text: &'a str,
         source_name: &'a str,
     ) -> Result<(Self, F), ConfigError> {
@@ -58,7 +58,7 @@ impl<'a> Document<'a> {
     }
 
     /// Gives an error the name of this text, and the place of the key that it is about or of the nearest table around it.
-    pub(super) fn locate(&self, error: ConfigError) -> ConfigError {
+    pub(crate) fn locate(&self, error: ConfigError) -> ConfigError {
         let mut key = error.key();
         let position = loop {
             if let Some(place) = self.places.iter().find(|place| place.key == key) {
@@ -126,6 +126,7 @@ fn problem(message: &str, key: &str, secret: bool) -> Problem {
     let found = said.strip_prefix("invalid type: ").or_else(|| said.strip_prefix("invalid value: "));
     let wanted = match expected {
         "i64" => "a whole number".to_owned(),
+        "f64" => "a number".to_owned(),
         "a sequence" => format!("tables, each under a header [[{key}]]"),
         other => other.to_owned(),
     };
@@ -134,7 +135,7 @@ fn problem(message: &str, key: &str, secret: bool) -> Problem {
 }
 
 /// The name that `given` was probably meant to be, if one is near enough.
-pub(super) fn nearest<'n>(given: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(given: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     // Garbage of any length is near to nothing; names are short.
     const MAX_BYTES: usize = 64;
     if given.len() > MAX_BYTES {

@@ -50,11 +50,11 @@ impl ConfigError {
         Self(Box::new(Fault { source_name: None, position: None, key: key.into(), entry: None, problem }))
     }
 
-    pub(super) fn missing(key: impl Into<String>, wanted: impl Into<String>) -> Self {
+    pub(crate) fn missing(key: impl Into<String>, wanted: impl Into<String>) -> Self {
         Self::new(key, Problem::Missing { wanted: wanted.into() })
     }
 
-    pub(super) fn value(key: impl Into<String>, value: impl fmt::Display, wanted: impl Into<String>) -> Self {
+    pub(crate) fn value(key: impl Into<String>, value: impl fmt::Display, wanted: impl Into<String>) -> Self {
         Self::new(key, Problem::Value { value: value.to_string(), wanted: wanted.into() })
     }
 
@@ -63,7 +63,7 @@ impl ConfigError {
         Self::new(key, Problem::Unquoted { wanted: wanted.into() })
     }
 
-    pub(super) fn refused(key: impl Into<String>, why: impl fmt::Display) -> Self {
+    pub(crate) fn refused(key: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::new(key, Problem::Refused(why.to_string()))
     }
 

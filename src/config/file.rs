@@ -90,7 +90,7 @@ struct GossipForm {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a [[limit]] table")]
-struct LimitForm {
+pub(crate) struct LimitForm {
     name: Option<String>,
     algorithm: Option<String>,
     rate: Option<String>,
@@ -124,11 +124,14 @@ pub(super) fn config(text: &str, source_name: &str, base_dir: &Path) -> Result<C
 /// Reads the limits of a text.
 pub(super) fn limits(text: &str, source_name: &str) -> Result<Vec<Limit>, ConfigError> {
     let (document, form) = Document::read::<Form>(text, source_name)?;
+    checked_limits(form.limit).map_err(|error| document.locate(error))
+}
+
+/// Builds the limits of `[[limit]]` tables.
+pub(crate) fn checked_limits(forms: Vec<LimitForm>) -> Result<Vec<Limit>, ConfigError> {
     let limits: Result<Vec<_>, _> =
-        form.limit.into_iter().enumerate().map(|(index, form)| limit(index, form)).collect();
-    limits
-        .and_then(|limits| builder::check_limits(&limits).map(|()| limits))
-        .map_err(|error| document.locate(error))
+        forms.into_iter().enumerate().map(|(index, form)| limit(index, form)).collect();
+    limits.and_then(|limits| builder::check_limits(&limits).map(|()| limits))
 }
 
 fn resolve(form: Form, base_dir: &Path) -> Result<ConfigBuilder, ConfigError> {
@@ -314,7 +317,7 @@ fn refused_limit(error: &LimitError, form: &LimitForm, key: &impl Fn(&str) -> St
     ConfigError::value(key(field), error.value(), error.wanted())
 }
 
-fn required<T>(key: impl Into<String>, value: Option<T>, wanted: &str) -> Result<T, ConfigError> {
+pub(crate) fn required<T>(key: impl Into<String>, value: Option<T>, wanted: &str) -> Result<T, ConfigError> {
     value.ok_or_else(|| ConfigError::missing(key, wanted))
 }
 
@@ -342,7 +345,7 @@ fn named_file(key: &str, path: &str, base_dir: &Path) -> Result<Vec<u8>, ConfigE
     })
 }
 
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE_BYTES {

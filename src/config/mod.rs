@@ -8,9 +8,9 @@
 //! `burst` is an error, not a limit without its burst.
 
 mod builder;
-mod document;
+pub(crate) mod document;
 mod error;
-mod file;
+pub(crate) mod file;
 mod text;
 #[cfg(feature = "net")]
 mod tls;

@@ -26,7 +26,8 @@ const CORE: [&[&str]; 6] = [
 const VOCABULARY: usize = 2;
 
 /// The shell: each module, how many layers of the core it may import, and which modules of the shell.
-const SHELL: [(&str, usize, &[&str]); 6] = [
+const SHELL: [(&str, usize, &[&str]); 7] = [
+    ("cli", 6, &["config"]),
     ("clock", VOCABULARY, &[]),
     ("config", VOCABULARY, &[]),
     ("limiter", 4, &["clock"]),
