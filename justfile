@@ -49,6 +49,11 @@ fleet *args:
 simulate *args:
     cargo run --release --features cli -- simulate {{args}}
 
+# How fast the simulator is: a thousand seeds of half a minute each.
+simulate-speed:
+    cargo build --release --features cli --bin ratemesh
+    time cargo run --release --features cli -- simulate examples/scenarios/light.toml --seeds 1000
+
 # Speed against other rate limiters, in one run.
 bench-peers *args:
     cd benches/peers && cargo run --release -- {{args}}

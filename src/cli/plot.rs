@@ -1,6 +1,6 @@
 //! A picture of one run: what each node and the fleet admitted over time, against the limit, with the faults marked.
 
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use plotters::{coord::Shift, prelude::*};
 
@@ -95,6 +95,7 @@ impl<'s> Picture<'s> {
         self.draw_head(&head)?;
         let (body, legend) = rest.split_horizontally(SIZE.0 as i32 - 190);
         let mut plot = ChartBuilder::on(&body)
+            .margin_left(14)
             .margin_right(12)
             .margin_bottom(8)
             .x_label_area_size(44)
@@ -129,9 +130,9 @@ impl<'s> Picture<'s> {
     fn draw_head(&self, head: &Area<'_>) -> Result<(), Failed> {
         let Scenario { name, about, nodes, .. } = self.scenario;
         let title = format!("{name}: what {nodes} nodes admitted");
-        head.draw_text(&title, &("sans-serif", 24).into_text_style(head).color(&INK), (78, 10))?;
+        head.draw_text(&title, &("sans-serif", 24).into_text_style(head).color(&INK), (92, 10))?;
         let about = format!("{about} (seed {})", self.seed);
-        head.draw_text(&about, &("sans-serif", 15).into_text_style(head).color(&RGBColor(0x55, 0x55, 0x55)), (78, 41))?;
+        head.draw_text(&about, &("sans-serif", 15).into_text_style(head).color(&RGBColor(0x55, 0x55, 0x55)), (92, 41))?;
         Ok(())
     }
 
@@ -169,16 +170,20 @@ impl<'s> Picture<'s> {
         Ok(())
     }
 
-    /// Faults as vertical lines. Labels stand in rows, in the first one with room; those that find none are left out, and
-    /// the legend tells their colour.
+    /// Faults as vertical lines. Labels stand in rows, in the first one with room; those that find none are left out, as
+    /// are all of them where they would hide the picture, and the legend tells their colours.
     fn draw_marks(&self, plot: &mut Plot<'_>) -> Result<(), Failed> {
         const ROWS: usize = 4;
+        const MOST_LABELS: usize = 24;
         let length = self.scenario.length.as_secs_f64();
         let width = |label: &str| (label.len() as f64 * 7.6 + 12.0) / 1_000.0 * length;
         let mut ends = [f64::NEG_INFINITY; ROWS];
         for mark in &self.marks {
             let line = [(mark.at, 0.0), (mark.at, self.top)];
             plot.draw_series(DashedLineSeries::new(line, 4, 4, mark.colour.stroke_width(1)))?;
+            if self.marks.len() > MOST_LABELS {
+                continue;
+            }
             let room = width(&mark.label);
             let x = mark.at.min(length - room);
             let Some(row) = ends.iter().position(|end| *end <= x) else { continue };
@@ -193,22 +198,30 @@ impl<'s> Picture<'s> {
 
     fn draw_legend(&self, legend: &Area<'_>) -> Result<(), Failed> {
         let mut entries = vec![
-            ("the fleet".to_owned(), INK, 3),
-            (format!("the limit, {}/s", plain(self.limit)), LIMIT, 2),
+            ("the fleet".to_owned(), INK, 3, false),
+            (format!("the limit, {}/s", plain(self.limit)), LIMIT, 2, true),
         ];
         if self.is_stacked() {
             let last = self.nodes.len() - 1;
             let some = [0, last / 4, last / 2, last * 3 / 4, last];
-            entries.extend(some.iter().map(|node| (format!("node {node}"), self.colour(*node), 12)));
+            entries.extend(some.iter().map(|node| (format!("node {node}"), self.colour(*node), 12, false)));
         } else {
-            entries.extend((0..self.nodes.len()).map(|node| (format!("node {node}"), self.colour(node), 2)));
+            entries.extend((0..self.nodes.len()).map(|node| (format!("node {node}"), self.colour(node), 2, false)));
         }
-        let kinds: BTreeMap<&str, RGBColor> =
-            self.marks.iter().map(|mark| (mark.label.split(' ').next().unwrap_or_default(), mark.colour)).collect();
-        entries.extend(kinds.into_iter().map(|(kind, colour)| (kind.to_owned(), colour, 1)));
-        for (row, (label, colour, width)) in entries.into_iter().enumerate() {
+        let mut kinds: Vec<(&str, RGBColor)> = Vec::new();
+        for mark in &self.marks {
+            let kind = mark.label.split(' ').next().unwrap_or_default();
+            if kinds.iter().all(|(known, _)| *known != kind) {
+                kinds.push((kind, mark.colour));
+            }
+        }
+        entries.extend(kinds.into_iter().map(|(kind, colour)| (kind.to_owned(), colour, 1, true)));
+        for (row, (label, colour, width, dashed)) in entries.into_iter().enumerate() {
             let y = 20 + 24 * row as i32;
-            legend.draw(&PathElement::new(vec![(4, y), (32, y)], colour.stroke_width(width)))?;
+            let ends = if dashed { vec![(4, 12), (14, 22), (24, 32)] } else { vec![(4, 32)] };
+            for (from, to) in ends {
+                legend.draw(&PathElement::new(vec![(from, y), (to, y)], colour.stroke_width(width)))?;
+            }
             legend.draw_text(&label, &("sans-serif", 15).into_text_style(legend).color(&INK), (40, y - 8))?;
         }
         if self.is_stacked() {
@@ -226,7 +239,7 @@ impl<'s> Picture<'s> {
         // Neighbours differ in brightness, and all in hue.
         let part = node as f64 / self.nodes.len() as f64;
         let light = if node.is_multiple_of(2) { 0.62 } else { 0.76 };
-        let (red, green, blue) = HSLColor(0.52 + 0.75 * part, 0.55, light).rgb();
+        let (red, green, blue) = HSLColor((0.52 + 0.8 * part).fract(), 0.55, light).rgb();
         RGBColor(red, green, blue)
     }
 }
