@@ -42,15 +42,14 @@ impl Scenario {
         }
         let changes = |action: &&Action| matches!(action, Action::Crash(_) | Action::Leave(_) | Action::Restart(_));
         let changes = self.steps.iter().map(|(_, action)| action).filter(changes).count();
-        let under_way = self.under_way();
         let capacity = limit.capacity() as f64;
-        // Peers that admit nothing but what their own full buckets hold exceed the limit by no more than those, while it lasts.
-        Some(under_way * (1 + changes) as f64 + self.instants(capacity) + self.misplaced(capacity))
+        let (peers, one) = self.under_way();
+        Some(peers + one * changes as f64 + self.instants(capacity) + self.misplaced(capacity))
     }
 
-    /// What peers can have spent that a node has not heard of.
-    fn under_way(&self) -> f64 {
-        let Some(limit) = self.limits.first() else { return 0.0 };
+    /// What all peers, and what one node, can have spent that others have not heard of.
+    fn under_way(&self) -> (f64, f64) {
+        let Some(limit) = self.limits.first() else { return (0.0, 0.0) };
         let peers = self.nodes.saturating_sub(1) as f64;
         let hops = hops(self.nodes);
         let repeats = repeats(self.network.loss);
@@ -62,18 +61,22 @@ impl Scenario {
         let stalled = stalled.max().unwrap_or_default();
         let late = hops * (repeats * interval(self.nodes).as_secs_f64() + delay.as_secs_f64()) + stalled.as_secs_f64();
         let threshold = pace::threshold(limit.quota().units(), self.nodes) as f64;
-        hops * repeats * threshold * peers + arrivals(self.peers_rate(late) * late)
+        let (all, one) = self.rates(late);
+        let unsaid = hops * repeats * threshold;
+        (unsaid * peers + arrivals(all * late), unsaid + arrivals(one * late))
     }
 
     fn held(&self) -> Duration {
         if self.network.reordering > 0.0 { self.network.hold } else { Duration::ZERO }
     }
 
-    /// The most that the peers of any node are offered, in units per second, over an interval of `late` seconds.
-    fn peers_rate(&self, late: f64) -> f64 {
+    /// The most that the peers of any node are offered, and any one node, in units per second, over an interval of `late`
+    /// seconds.
+    fn rates(&self, late: f64) -> (f64, f64) {
         let late = Duration::try_from_secs_f64(late).unwrap_or(Duration::MAX);
         let mut rates = vec![Rate::default(); self.nodes];
         let mut most: f64 = 0.0;
+        let mut most_of_one: f64 = 0.0;
         for (at, action) in &self.steps {
             let (node, rate) = match action {
                 Action::Offer(node, rate) => (*node, *rate),
@@ -87,6 +90,7 @@ impl Scenario {
             }
             let now = |state: &Rate| if at.saturating_sub(state.since) < late { state.rate.max(state.before) } else { state.rate };
             let all: f64 = rates.iter().map(now).sum();
+            most_of_one = most_of_one.max(rate);
             // A node that nobody asks cannot admit too much: the one that does hears nothing of the others.
             let asked = rates.iter().map(now).filter(|rate| *rate > 0.0);
             let least = asked.fold(f64::INFINITY, f64::min);
@@ -94,7 +98,7 @@ impl Scenario {
                 most = most.max(all - least);
             }
         }
-        most
+        (most, most_of_one)
     }
 
     /// What comes to several nodes in one instant, beyond what one of them could admit.
