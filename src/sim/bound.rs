@@ -21,6 +21,8 @@ use crate::{
 
 /// How long a gossip task that was woken takes to run, and the coarse clock's step, by which arrivals may be seen late.
 const WAKING: Duration = Duration::from_micros(4_050);
+/// How long a node that has started waits for its peers' counts, as long as nothing else is set.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
 /// So many datagrams in a row are not lost, or the run was one in a million.
 const ONE_IN_A_MILLION: f64 = 1e-6;
 /// Arrivals exceed their mean by more standard deviations than this once in 10⁹ intervals.
@@ -31,7 +33,8 @@ impl Scenario {
     /// the network is cut, or the limit admits everything while a peer is unreachable.
     ///
     /// Beside the formula [above](self) it counts, once for each, what no message can announce in time: requests that come
-    /// to several nodes in the same instant; and for each node that stops or starts, what was under way from it or to it.
+    /// to several nodes in the same instant; for each node that stops or starts, what was under way from it or to it; and
+    /// for each that starts, its part of the quota for as long as it may have no connection yet.
     /// A stalled gossip is a longer delay, a lost message another interval. A window's clock that is off by σ misplaces
     /// σ ÷ width of the quota.
     pub fn bound(&self) -> Option<f64> {
@@ -44,7 +47,15 @@ impl Scenario {
         let changes = self.steps.iter().map(|(_, action)| action).filter(changes).count();
         let capacity = limit.capacity() as f64;
         let (peers, one) = self.under_way();
-        Some(peers + one * changes as f64 + self.instants(capacity) + self.misplaced(capacity))
+        Some(peers + one * changes as f64 + self.joining() + self.instants(capacity) + self.misplaced(capacity))
+    }
+
+    /// What nodes that start admit before anyone can tell them, or hear of them.
+    fn joining(&self) -> f64 {
+        let Some(limit) = self.limits.first() else { return 0.0 };
+        let alone = (self.network.max_reconnect + 4 * self.network.max_delay).min(SYNC_TIMEOUT);
+        let starts = self.steps.iter().filter(|(_, action)| matches!(action, Action::Restart(_))).count();
+        starts as f64 * limit.quota().units_per_second() / self.nodes as f64 * alone.as_secs_f64()
     }
 
     /// What all peers, and what one node, can have spent that others have not heard of.

@@ -28,13 +28,11 @@ mod network;
 mod node;
 mod queue;
 pub mod scenario;
+mod spread;
 mod summary;
 mod timeline;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     counter::PnCounter,
@@ -52,6 +50,7 @@ pub use summary::{Failure, MEASURES, Measure, Miss, Run, Summary};
 pub use timeline::Timeline;
 use node::Node;
 use queue::{Event, Queue};
+use spread::SpreadLog;
 
 /// The virtual clock's start: two minutes after each node's origin, so that nothing is near zero.
 const START: u64 = 120_000_000_000;
@@ -127,14 +126,6 @@ pub struct Cluster {
     timeline: Option<Timeline>,
 }
 
-/// When each change was published, until everyone has it.
-struct SpreadLog {
-    published: Vec<VecDeque<(u64, u64)>>,
-    /// By receiving and publishing node: the clock last seen.
-    clocks: Vec<Vec<u64>>,
-    spread: Spread,
-}
-
 impl Cluster {
     /// A fleet of `nodes` with these limits, which has just started. `seed` decides everything that is left to chance.
     pub fn new(nodes: usize, limits: Vec<Limit>, seed: u64) -> Self {
@@ -191,11 +182,7 @@ impl Cluster {
     /// Also measures how long news takes to spread; see [`spread`](Self::spread).
     pub fn measure_spread(&mut self) {
         let nodes = self.nodes.len();
-        self.spread = Some(SpreadLog {
-            published: vec![VecDeque::new(); nodes],
-            clocks: vec![vec![0; nodes]; nodes],
-            spread: Spread::default(),
-        });
+        self.spread = Some(SpreadLog::new(nodes));
     }
 
     /// Also keeps what each node admits under the first limit, in steps of this length; see [`timeline`](Self::timeline).
@@ -728,49 +715,6 @@ impl Cluster {
 
     fn note(&mut self, salt: u64, bytes: &[u8]) {
         self.trace = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.trace ^ self.now ^ salt);
-    }
-
-    fn note_published(&mut self, node: usize) {
-        let now = self.now;
-        let Some(log) = &mut self.spread else { return };
-        let Some(running) = self.nodes[node].running() else { return };
-        let version = running.gossip.own_version();
-        let published = &mut log.published[node];
-        let last = published.back().map_or(0, |(version, _)| *version);
-        published.extend((last + 1..=version).map(|version| (version, now)));
-        let everyone = log
-            .clocks
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != node)
-            .map(|(_, clocks)| clocks[node])
-            .min();
-        while published.len() > 1
-            && published.front().is_some_and(|(version, _)| *version <= everyone.unwrap_or(0))
-        {
-            published.pop_front();
-        }
-    }
-
-    fn measure_news(&mut self, node: usize) {
-        let now = self.now;
-        let Some(log) = &mut self.spread else { return };
-        let Some(running) = self.nodes[node].running() else { return };
-        for writer in (0..self.nodes.len()).filter(|writer| *writer != node) {
-            let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else {
-                continue;
-            };
-            let clock = running.gossip.clock_of(NodeIndex(writer as u16), incarnation);
-            let before = std::mem::replace(&mut log.clocks[node][writer], clock);
-            if clock > before {
-                let news = log.published[writer]
-                    .iter()
-                    .filter(|(version, _)| (before + 1..=clock).contains(version));
-                log.spread
-                    .0
-                    .extend(news.map(|(_, at)| u32::try_from((now - at) / 1_000).unwrap_or(u32::MAX)));
-            }
-        }
     }
 }
 
