@@ -5,22 +5,22 @@ use ratemesh::sim::{Summary, scenario::named};
 
 /// Scenarios, and under how many seeds each runs.
 const SHORT: &[(&str, u64)] = &[
-    ("under", 2),
-    ("steady", 4),
-    ("steady10", 1),
-    ("burst-one", 2),
-    ("burst-all", 6),
-    ("skew", 2),
-    ("hop", 2),
+    ("under", 5),
+    ("steady", 10),
+    ("steady10", 3),
+    ("burst-one", 5),
+    ("burst-all", 10),
+    ("skew", 5),
+    ("hop", 5),
     ("cold", 10),
-    ("loss30", 3),
-    ("wan", 1),
-    ("partition-both", 3),
-    ("crash", 3),
-    ("rolling-restart", 2),
-    ("slow-node", 1),
-    ("low-rate", 1),
-    ("churn", 1),
+    ("loss30", 8),
+    ("wan", 3),
+    ("partition-both", 8),
+    ("crash", 8),
+    ("rolling-restart", 5),
+    ("slow-node", 3),
+    ("low-rate", 3),
+    ("churn", 3),
 ];
 
 fn misses(nodes: usize) -> Vec<String> {

@@ -125,9 +125,12 @@ fn simulate(parser: &mut Parser) -> Result<Command, String> {
     }
     match (list, order.all, order.scenarios.is_empty()) {
         (true, ..) => Ok(Command::List),
-        (_, true, false) => Err("--all stands beside the name of a scenario; give one or the other".to_owned()),
+        (_, true, false) => {
+            Err("--all stands beside the name of a scenario; give one or the other".to_owned())
+        }
         (_, false, true) => {
-            Err("which scenario? Give a name, a file, or --all; `ratemesh simulate --list` has the names".to_owned())
+            Err("which scenario? Give a name, a file, or --all; `ratemesh simulate --list` has the names"
+                .to_owned())
         }
         _ => Ok(Command::Simulate(order)),
     }
@@ -144,12 +147,15 @@ fn json(parser: &mut Parser) -> Json {
 }
 
 fn nodes(text: &str) -> Result<Vec<usize>, String> {
-    text.split(',').map(|part| number("--nodes", part.trim(), 1, MAX_NODES as u64).map(|nodes| nodes as usize)).collect()
+    text.split(',')
+        .map(|part| number("--nodes", part.trim(), 1, MAX_NODES as u64).map(|nodes| nodes as usize))
+        .collect()
 }
 
 fn number(option: &str, text: &str, least: u64, most: u64) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("{option} {text} will not do; it takes a whole number from {least} to {most}"))
+    number
+        .ok_or_else(|| format!("{option} {text} will not do; it takes a whole number from {least} to {most}"))
 }
 
 fn text(parser: &mut Parser) -> Result<String, String> {

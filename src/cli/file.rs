@@ -247,11 +247,21 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn step(&self, key: &str, form: StepForm, steps: &mut Vec<(Duration, Action)>) -> Result<(), ConfigError> {
+    fn step(
+        &self,
+        key: &str,
+        form: StepForm,
+        steps: &mut Vec<(Duration, Action)>,
+    ) -> Result<(), ConfigError> {
         let at_key = format!("{key}.at");
-        let at = duration(&at_key, required(&at_key, form.at.as_ref(), "when, from the start, such as \"2s\"")?)?;
+        let at =
+            duration(&at_key, required(&at_key, form.at.as_ref(), "when, from the start, such as \"2s\"")?)?;
         if at > self.length {
-            return Err(ConfigError::value(at_key, format_args!("{at:?}"), "a time within the scenario's length"));
+            return Err(ConfigError::value(
+                at_key,
+                format_args!("{at:?}"),
+                "a time within the scenario's length",
+            ));
         }
         let mut actions = self.load(key, &form)?;
         actions.extend(self.faults(key, &form)?);
@@ -298,7 +308,10 @@ impl Fleet {
         }
         if let Some(CutForm { from, to }) = form.cut {
             let key = format!("{key}.cut");
-            actions.push(Action::Cut(self.node(&format!("{key}.from"), from)?, self.node(&format!("{key}.to"), to)?));
+            actions.push(Action::Cut(
+                self.node(&format!("{key}.from"), from)?,
+                self.node(&format!("{key}.to"), to)?,
+            ));
         }
         type Of = fn(usize) -> Action;
         let of_node: [(&str, Option<i64>, Of); 3] = [
@@ -321,7 +334,9 @@ impl Fleet {
         if let Some(skew) = &form.skew {
             actions.push(self.skew(&format!("{key}.skew"), skew)?);
         }
-        for (name, given, action) in [("heal", form.heal, Action::Heal), ("measure", form.measure, Action::Measure)] {
+        for (name, given, action) in
+            [("heal", form.heal, Action::Heal), ("measure", form.measure, Action::Measure)]
+        {
             match given {
                 Some(true) => actions.push(action),
                 Some(false) => return Err(ConfigError::value(format!("{key}.{name}"), false, "true")),
@@ -335,18 +350,25 @@ impl Fleet {
     fn partition(&self, key: &str, groups: &[Vec<i64>]) -> Result<Vec<Action>, ConfigError> {
         let mut checked: Vec<Vec<usize>> = Vec::new();
         for (index, group) in groups.iter().enumerate() {
-            let nodes: Result<Vec<usize>, _> =
-                group.iter().enumerate().map(|(at, node)| self.node(&format!("{key}[{index}][{at}]"), Some(*node))).collect();
+            let nodes: Result<Vec<usize>, _> = group
+                .iter()
+                .enumerate()
+                .map(|(at, node)| self.node(&format!("{key}[{index}][{at}]"), Some(*node)))
+                .collect();
             checked.push(nodes?);
         }
-        let twice = checked.iter().enumerate().any(|(at, one)| checked[at + 1..].iter().flatten().any(|node| one.contains(node)));
+        let twice = checked
+            .iter()
+            .enumerate()
+            .any(|(at, one)| checked[at + 1..].iter().flatten().any(|node| one.contains(node)));
         if checked.len() < 2 || twice || checked.iter().any(Vec::is_empty) {
             let wanted = "two groups of nodes or more, as in [[0], [1, 2]], each node in one of them";
             return Err(ConfigError::value(key, format_args!("{groups:?}"), wanted));
         }
         let mut actions = Vec::new();
         for (at, one) in checked.iter().enumerate() {
-            actions.extend(checked[at + 1..].iter().map(|other| Action::Partition(one.clone(), other.clone())));
+            actions
+                .extend(checked[at + 1..].iter().map(|other| Action::Partition(one.clone(), other.clone())));
         }
         Ok(actions)
     }
@@ -356,7 +378,12 @@ impl Fleet {
         let (sign, name, text) = match (&form.ahead, &form.behind) {
             (Some(text), None) => (1, "ahead", text),
             (None, Some(text)) => (-1, "behind", text),
-            _ => return Err(ConfigError::refused(key, "takes one of ahead and behind, such as ahead = \"2s\"")),
+            _ => {
+                return Err(ConfigError::refused(
+                    key,
+                    "takes one of ahead and behind, such as ahead = \"2s\"",
+                ));
+            }
         };
         let off = duration(&format!("{key}.{name}"), text)?;
         Ok(Action::Skew(node, sign * i64::try_from(off.as_millis()).unwrap_or(i64::MAX)))
@@ -366,11 +393,15 @@ impl Fleet {
         let last = self.nodes - 1;
         let wanted = format!("a node's number, 0 to {last} in a fleet of {}", self.nodes);
         let node = required(key, node, &wanted)?;
-        usize::try_from(node).ok().filter(|node| *node <= last).ok_or_else(|| ConfigError::value(key, node, wanted))
+        usize::try_from(node)
+            .ok()
+            .filter(|node| *node <= last)
+            .ok_or_else(|| ConfigError::value(key, node, wanted))
     }
 }
 
-const ACTIONS: &str = "offer, offer_all, burst, partition, cut, heal, crash, leave, restart, stall, skew and measure";
+const ACTIONS: &str =
+    "offer, offer_all, burst, partition, cut, heal, crash, leave, restart, stall, skew and measure";
 
 /// How many things a step is told to do.
 fn named(form: &StepForm) -> usize {

@@ -23,7 +23,8 @@ fn object(summary: &Summary) -> Value {
         }
         let (least, most) = (measure.range)(&summary.targets);
         let sides = [("least", least), ("most", most)];
-        let sides: Map<_, _> = sides.iter().filter_map(|(side, at)| Some(((*side).to_owned(), json!((*at)?)))).collect();
+        let sides: Map<_, _> =
+            sides.iter().filter_map(|(side, at)| Some(((*side).to_owned(), json!((*at)?)))).collect();
         if !sides.is_empty() {
             targets.insert(measure.name.to_owned(), Value::Object(sides));
         }

@@ -24,7 +24,10 @@ use args::{Command, HELP};
 /// Runs the command with these arguments, the program's name not among them.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match args::parse(arguments) {
-        Ok(Command::Help) => io::stdout().write_all(HELP.as_bytes()).map_err(|error| Fault::writing("standard output", &error)).map(|()| true),
+        Ok(Command::Help) => io::stdout()
+            .write_all(HELP.as_bytes())
+            .map_err(|error| Fault::writing("standard output", &error))
+            .map(|()| true),
         Ok(Command::List) => simulate::list(),
         Ok(Command::Simulate(order)) => simulate::simulate(&order),
         Err(message) => Err(Fault::Usage(message)),

@@ -35,7 +35,11 @@ const NODES: [RGBColor; MAX_LINES] = [
 
 type Failed = Box<dyn std::error::Error>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Plot<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>>;
+type Plot<'a> = ChartContext<
+    'a,
+    SVGBackend<'a>,
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>,
+>;
 
 /// Runs a scenario under a seed, and draws what came of it into a file.
 pub(super) fn draw(scenario: &Scenario, seed: u64, path: &Path) -> Result<(), Fault> {
@@ -44,7 +48,9 @@ pub(super) fn draw(scenario: &Scenario, seed: u64, path: &Path) -> Result<(), Fa
     let Some(timeline) = cluster.timeline() else { return Ok(()) };
     let mut text = String::new();
     let picture = Picture::new(scenario, timeline, seed);
-    picture.draw(&mut text).map_err(|error| Fault::Failed(format!("the picture cannot be drawn: {error}")))?;
+    picture
+        .draw(&mut text)
+        .map_err(|error| Fault::Failed(format!("the picture cannot be drawn: {error}")))?;
     super::simulate::write(path, &text)
 }
 
@@ -115,7 +121,11 @@ impl<'s> Picture<'s> {
             .label_style(("sans-serif", 15).into_font().color(&INK))
             .axis_desc_style(("sans-serif", 16).into_font().color(&INK))
             .draw()?;
-        if self.is_stacked() { self.draw_stack(&mut plot)? } else { self.draw_lines(&mut plot)? }
+        if self.is_stacked() {
+            self.draw_stack(&mut plot)?
+        } else {
+            self.draw_lines(&mut plot)?
+        }
         self.draw_fleet(&mut plot)?;
         self.draw_marks(&mut plot)?;
         self.draw_legend(&legend)?;
@@ -132,7 +142,11 @@ impl<'s> Picture<'s> {
         let title = format!("{name}: what {nodes} nodes admitted");
         head.draw_text(&title, &("sans-serif", 24).into_text_style(head).color(&INK), (92, 10))?;
         let about = format!("{about} (seed {})", self.seed);
-        head.draw_text(&about, &("sans-serif", 15).into_text_style(head).color(&RGBColor(0x55, 0x55, 0x55)), (92, 41))?;
+        head.draw_text(
+            &about,
+            &("sans-serif", 15).into_text_style(head).color(&RGBColor(0x55, 0x55, 0x55)),
+            (92, 41),
+        )?;
         Ok(())
     }
 
@@ -166,7 +180,12 @@ impl<'s> Picture<'s> {
         let points = self.fleet.iter().enumerate().map(|(step, y)| (self.at(step), *y));
         plot.draw_series(LineSeries::new(points, INK.stroke_width(3)))?;
         let end = self.scenario.length.as_secs_f64();
-        plot.draw_series(DashedLineSeries::new([(0.0, self.limit), (end, self.limit)], 10, 5, LIMIT.stroke_width(2)))?;
+        plot.draw_series(DashedLineSeries::new(
+            [(0.0, self.limit), (end, self.limit)],
+            10,
+            5,
+            LIMIT.stroke_width(2),
+        ))?;
         Ok(())
     }
 
@@ -206,7 +225,9 @@ impl<'s> Picture<'s> {
             let some = [0, last / 4, last / 2, last * 3 / 4, last];
             entries.extend(some.iter().map(|node| (format!("node {node}"), self.colour(*node), 12, false)));
         } else {
-            entries.extend((0..self.nodes.len()).map(|node| (format!("node {node}"), self.colour(node), 2, false)));
+            entries.extend(
+                (0..self.nodes.len()).map(|node| (format!("node {node}"), self.colour(node), 2, false)),
+            );
         }
         let mut kinds: Vec<(&str, RGBColor)> = Vec::new();
         for mark in &self.marks {
@@ -251,7 +272,9 @@ fn marks(scenario: &Scenario) -> Vec<Mark> {
         let Some((label, colour)) = label(action) else { continue };
         let at = at.as_secs_f64();
         match marks.last_mut() {
-            Some(last) if last.at == at && last.colour == colour && !last.label.ends_with(" …") => last.label.push_str(" …"),
+            Some(last) if last.at == at && last.colour == colour && !last.label.ends_with(" …") => {
+                last.label.push_str(" …")
+            }
             Some(last) if last.at == at && last.colour == colour => {}
             _ => marks.push(Mark { at, label, colour }),
         }
@@ -261,14 +284,20 @@ fn marks(scenario: &Scenario) -> Vec<Mark> {
 
 fn label(action: &Action) -> Option<(String, RGBColor)> {
     let label = match action {
-        Action::Partition(one, other) => (format!("partition {} | {}", group(one), group(other)), RGBColor(0x9c, 0x27, 0xb0)),
+        Action::Partition(one, other) => {
+            (format!("partition {} | {}", group(one), group(other)), RGBColor(0x9c, 0x27, 0xb0))
+        }
         Action::Cut(from, to) => (format!("cut {from} → {to}"), RGBColor(0x9c, 0x27, 0xb0)),
         Action::Heal => ("heal".to_owned(), RGBColor(0x1b, 0x7f, 0x3b)),
         Action::Crash(node) => (format!("crash {node}"), RGBColor(0xb7, 0x1c, 0x1c)),
         Action::Leave(node) => (format!("leave {node}"), RGBColor(0xb2, 0x5e, 0x00)),
         Action::Restart(node) => (format!("restart {node}"), RGBColor(0x0b, 0x5c, 0xad)),
-        Action::Stall(node, length) => (format!("stall {node} {}ms", length.as_millis()), RGBColor(0x5d, 0x40, 0x37)),
-        Action::Skew(node, millis) => (format!("skew {node} {}s", *millis as f64 / 1e3), RGBColor(0x45, 0x5a, 0x64)),
+        Action::Stall(node, length) => {
+            (format!("stall {node} {}ms", length.as_millis()), RGBColor(0x5d, 0x40, 0x37))
+        }
+        Action::Skew(node, millis) => {
+            (format!("skew {node} {}s", *millis as f64 / 1e3), RGBColor(0x45, 0x5a, 0x64))
+        }
         Action::Offer(..) | Action::OfferMany(..) | Action::Burst(..) | Action::Measure => return None,
     };
     Some(label)

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Fault,
-    args::{Json, Order, Seeds},
+    args::{Json, Order},
     file, json, plot, table,
 };
 use crate::{
@@ -101,7 +101,8 @@ fn unknown(name: &str) -> Fault {
 
 fn from_file(name: &str, order: &Order, limits: Option<&[Limit]>) -> Result<Vec<Scenario>, Fault> {
     let text = read(Path::new(name))?;
-    let sizes = order.nodes.as_ref().map_or_else(|| vec![None], |nodes| nodes.iter().copied().map(Some).collect());
+    let sizes =
+        order.nodes.as_ref().map_or_else(|| vec![None], |nodes| nodes.iter().copied().map(Some).collect());
     let read = sizes.into_iter().map(|nodes| file::read(&text, name, nodes, limits));
     read.collect::<Result<_, _>>().map_err(|error| Fault::Usage(error.to_string()))
 }
@@ -143,14 +144,7 @@ pub(super) fn write(path: &Path, text: &str) -> Result<(), Fault> {
 
 fn print(text: &str) -> Result<(), Fault> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| Fault::writing("standard output", &error))
-}
-
-impl Seeds {
-    pub(super) fn count(self) -> u64 {
-        match self {
-            Self::UpTo(count) => count,
-            Self::One(_) => 1,
-        }
-    }
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Fault::writing("standard output", &error))
 }

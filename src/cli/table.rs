@@ -89,7 +89,10 @@ fn cell(summary: &Summary, measure: &Measure, column: &Column) -> String {
 
 /// The largest excess of any seed, and what it is held against.
 fn most(summary: &Summary) -> String {
-    let max = MEASURES.iter().find(|measure| measure.name == "excess_mean").map_or(0.0, |measure| summary.max(measure));
+    let max = MEASURES
+        .iter()
+        .find(|measure| measure.name == "excess_mean")
+        .map_or(0.0, |measure| summary.max(measure));
     match summary.bound {
         Some(bound) => format!("{max:.1}{} ≤{bound:.0}", if max > bound { "!" } else { "" }),
         None => format!("{max:.1} –"),
@@ -115,7 +118,11 @@ pub(super) fn remarks(summaries: &[Summary], order: &Order) -> String {
             );
         }
         if let (Seeds::One(seed), [run]) = (order.seeds, summary.runs.as_slice()) {
-            let _ = writeln!(text, "{}, {} nodes, seed {seed}: trace {:016x}", summary.scenario, summary.nodes, run.trace);
+            let _ = writeln!(
+                text,
+                "{}, {} nodes, seed {seed}: trace {:016x}",
+                summary.scenario, summary.nodes, run.trace
+            );
         }
     }
     if misses == 0 {
@@ -129,8 +136,12 @@ pub(super) fn replay(scenario: &str, nodes: usize, seed: u64, order: &Order) -> 
     // A file's scenario has a name of its own; only one file can be meant when there is one.
     let is_file = |name: &&String| name.ends_with(".toml");
     let file = order.scenarios.iter().find(is_file).filter(|_| !is_named(scenario));
-    let limits = order.limits.as_ref().map_or_else(String::new, |path| format!(" --limits {}", path.display()));
-    format!("ratemesh simulate {} --nodes {nodes} --seed {seed}{limits}", file.map_or(scenario, String::as_str))
+    let limits =
+        order.limits.as_ref().map_or_else(String::new, |path| format!(" --limits {}", path.display()));
+    format!(
+        "ratemesh simulate {} --nodes {nodes} --seed {seed}{limits}",
+        file.map_or(scenario, String::as_str)
+    )
 }
 
 fn is_named(scenario: &str) -> bool {

@@ -43,11 +43,18 @@ impl Scenario {
         if limit.on_partition() == OnPartition::Open || self.steps.iter().any(|(_, action)| cut(action)) {
             return None;
         }
-        let changes = |action: &&Action| matches!(action, Action::Crash(_) | Action::Leave(_) | Action::Restart(_));
+        let changes =
+            |action: &&Action| matches!(action, Action::Crash(_) | Action::Leave(_) | Action::Restart(_));
         let changes = self.steps.iter().map(|(_, action)| action).filter(changes).count();
         let capacity = limit.capacity() as f64;
         let (peers, one) = self.under_way();
-        Some(peers + one * changes as f64 + self.joining() + self.instants(capacity) + self.misplaced(capacity))
+        Some(
+            peers
+                + one * changes as f64
+                + self.joining()
+                + self.instants(capacity)
+                + self.misplaced(capacity),
+        )
     }
 
     /// What nodes that start admit before anyone can tell them, or hear of them.
@@ -70,7 +77,8 @@ impl Scenario {
             _ => None,
         });
         let stalled = stalled.max().unwrap_or_default();
-        let late = hops * (repeats * interval(self.nodes).as_secs_f64() + delay.as_secs_f64()) + stalled.as_secs_f64();
+        let late = hops * (repeats * interval(self.nodes).as_secs_f64() + delay.as_secs_f64())
+            + stalled.as_secs_f64();
         let threshold = pace::threshold(limit.quota().units(), self.nodes) as f64;
         let (all, one) = self.rates(late);
         let unsaid = hops * repeats * threshold;
@@ -96,10 +104,16 @@ impl Scenario {
             };
             if let Some(state) = rates.get_mut(node) {
                 // What was offered before is not forgotten at once.
-                let before = if at.saturating_sub(state.since) < late { state.rate.max(state.before) } else { state.rate };
+                let before = if at.saturating_sub(state.since) < late {
+                    state.rate.max(state.before)
+                } else {
+                    state.rate
+                };
                 *state = Rate { rate, before, since: *at };
             }
-            let now = |state: &Rate| if at.saturating_sub(state.since) < late { state.rate.max(state.before) } else { state.rate };
+            let now = |state: &Rate| {
+                if at.saturating_sub(state.since) < late { state.rate.max(state.before) } else { state.rate }
+            };
             let all: f64 = rates.iter().map(now).sum();
             most_of_one = most_of_one.max(rate);
             // A node that nobody asks cannot admit too much: the one that does hears nothing of the others.
@@ -122,7 +136,8 @@ impl Scenario {
                 Action::Burst(_, requests) => Some((*requests as f64).min(capacity)),
                 _ => None,
             });
-            let (all, most) = each.fold((0.0, 0.0), |(all, most): (f64, f64), one| (all + one, most.max(one)));
+            let (all, most) =
+                each.fold((0.0, 0.0), |(all, most): (f64, f64), one| (all + one, most.max(one)));
             sum += all - most;
             steps = later;
         }
@@ -131,7 +146,8 @@ impl Scenario {
 
     /// What wall clocks that are off count to another window.
     fn misplaced(&self, capacity: f64) -> f64 {
-        let Some(limit) = self.limits.first().filter(|limit| limit.algorithm() == Algorithm::FixedWindow) else {
+        let Some(limit) = self.limits.first().filter(|limit| limit.algorithm() == Algorithm::FixedWindow)
+        else {
             return 0.0;
         };
         let skews = self.steps.iter().filter_map(|(_, action)| match action {

@@ -27,7 +27,8 @@ impl Cluster {
         );
         // Of those that have stopped there is nobody left to ask.
         let writer = self.names.iter().position(|name| *name == actor.node);
-        let Some((writer, running)) = writer.and_then(|writer| Some((writer, self.nodes[writer].running()?))) else {
+        let Some((writer, running)) = writer.and_then(|writer| Some((writer, self.nodes[writer].running()?)))
+        else {
             return;
         };
         let spent = running.tables[limit].spent_on(key).filter(|_| running.incarnation == actor.incarnation);

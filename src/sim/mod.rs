@@ -40,17 +40,17 @@ use crate::{
     gossip::{Channel, GossipConfig, NodeIndex, Status, Transmit},
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
-    node::NodeId,
+    node::{Incarnation, NodeId},
     time::saturating_nanos,
 };
 pub use keys::Keys;
 pub use measure::{Record, Spread, Traffic};
 pub use network::Network;
-pub use summary::{Failure, MEASURES, Measure, Miss, Run, Summary};
-pub use timeline::Timeline;
 use node::Node;
 use queue::{Event, Queue};
 use spread::SpreadLog;
+pub use summary::{Failure, MEASURES, Measure, Miss, Run, Summary};
+pub use timeline::Timeline;
 
 /// The virtual clock's start: two minutes after each node's origin, so that nothing is near zero.
 const START: u64 = 120_000_000_000;
@@ -138,7 +138,7 @@ impl Cluster {
         let names: Vec<NodeId> =
             (0..nodes).filter_map(|number| NodeId::new(&format!("node-{number:04}")).ok()).collect();
         let mut rng = fastrand::Rng::with_seed(seed);
-        let template = GossipConfig::new(names[0].clone(), crate::Incarnation::new(0), Vec::new());
+        let template = GossipConfig::new(names[0].clone(), Incarnation::new(0), Vec::new());
         let mut cluster = Self {
             now: START,
             queue: Queue::default(),
@@ -486,7 +486,7 @@ impl Cluster {
             .collect();
         let config = GossipConfig {
             node: self.names[node].clone(),
-            incarnation: crate::Incarnation::new(self.rng.u32(..)),
+            incarnation: Incarnation::new(self.rng.u32(..)),
             peers,
             ..self.template.clone()
         };

@@ -33,8 +33,16 @@ impl Cluster {
         let published = &mut log.published[node];
         let last = published.back().map_or(0, |(version, _)| *version);
         published.extend((last + 1..=version).map(|version| (version, now)));
-        let everyone = log.clocks.iter().enumerate().filter(|(other, _)| *other != node).map(|(_, clocks)| clocks[node]).min();
-        while published.len() > 1 && published.front().is_some_and(|(version, _)| *version <= everyone.unwrap_or(0)) {
+        let everyone = log
+            .clocks
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != node)
+            .map(|(_, clocks)| clocks[node])
+            .min();
+        while published.len() > 1
+            && published.front().is_some_and(|(version, _)| *version <= everyone.unwrap_or(0))
+        {
             published.pop_front();
         }
     }
@@ -45,12 +53,18 @@ impl Cluster {
         let Some(log) = &mut self.spread else { return };
         let Some(running) = self.nodes[node].running() else { return };
         for writer in (0..self.nodes.len()).filter(|writer| *writer != node) {
-            let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else { continue };
+            let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else {
+                continue;
+            };
             let clock = running.gossip.clock_of(NodeIndex(writer as u16), incarnation);
             let before = std::mem::replace(&mut log.clocks[node][writer], clock);
             if clock > before {
-                let news = log.published[writer].iter().filter(|(version, _)| (before + 1..=clock).contains(version));
-                log.spread.0.extend(news.map(|(_, at)| u32::try_from((now - at) / 1_000).unwrap_or(u32::MAX)));
+                let news = log.published[writer]
+                    .iter()
+                    .filter(|(version, _)| (before + 1..=clock).contains(version));
+                log.spread
+                    .0
+                    .extend(news.map(|(_, at)| u32::try_from((now - at) / 1_000).unwrap_or(u32::MAX)));
             }
         }
     }

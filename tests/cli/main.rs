@@ -60,9 +60,14 @@ fn json_has_the_figures_the_targets_and_the_verdict() {
         "spread_p99_ms",
     ];
     for (object, nodes) in all.as_array().unwrap().iter().zip([3, 8]) {
-        assert_eq!((&object["scenario"], &object["nodes"], &object["seeds"]), (&"cold".into(), &nodes.into(), &2.into()));
+        assert_eq!(
+            (&object["scenario"], &object["nodes"], &object["seeds"]),
+            (&"cold".into(), &nodes.into(), &2.into())
+        );
         names.iter().for_each(|name| assert!(object[name].is_number(), "{name} in {object}"));
-        assert!(object["passed"].is_boolean() && object["targets"]["first_second_ratio"]["least"].is_number());
+        assert!(
+            object["passed"].is_boolean() && object["targets"]["first_second_ratio"]["least"].is_number()
+        );
     }
 }
 
@@ -74,7 +79,11 @@ fn check_tells_by_its_exit_code_whether_targets_are_kept() {
     fs::write(&path, light.replace("false_denials = 0", "messages = 1")).unwrap();
     let strict = run(&format!("simulate {} --seeds 1 --check", path.display()));
     assert_eq!(strict.status.code(), Some(1));
-    assert!(stdout(&strict).contains("wanted at most 1") && stdout(&strict).contains("--seed 1"), "{}", stdout(&strict));
+    assert!(
+        stdout(&strict).contains("wanted at most 1") && stdout(&strict).contains("--seed 1"),
+        "{}",
+        stdout(&strict)
+    );
     let kept = run("simulate examples/scenarios/light.toml --seeds 1 --check");
     assert_eq!(kept.status.code(), Some(0), "{}", stdout(&kept));
 }
@@ -92,7 +101,14 @@ fn a_picture_names_what_it_shows() {
     let output = run(&format!("simulate crash --nodes 3 --seed 1 --plot {}", path.display()));
     assert!(output.status.success(), "{}", stderr(&output));
     let svg = fs::read_to_string(path).unwrap();
-    for text in ["crash: what 3 nodes admitted", "the limit, 1000/s", "node 2", "crash 2", "restart 2", "units admitted per second"] {
+    for text in [
+        "crash: what 3 nodes admitted",
+        "the limit, 1000/s",
+        "node 2",
+        "crash 2",
+        "restart 2",
+        "units admitted per second",
+    ] {
         assert!(svg.contains(text), "{text}");
     }
 }
@@ -120,7 +136,7 @@ fn errors_in_a_file_name_the_line_the_key_and_what_would_do() {
         ("length = \"15s\"", "length = \"15\"", 7, &["length", "unit of time is missing"]),
         ("loss = 0.01", "loss = 2", 13, &["network.loss = 2", "0 to 0.99"]),
         ("loss = 0.01", "lost = 0.01", 13, &["network.lost", "did you mean loss?"]),
-        ("burst = 100", "burst = -1", 23, &["limit[0].burst = -1", "1 or more"]),
+        ("burst = 100", "burst = -1", 23, &["limit[0].burst (of \"api\") = -1", "1 or more"]),
         ("{ rate = 3000 }", "{ rate = \"fast\" }", 29, &["step[0].offer_all.rate", "a number"]),
         ("{ rate = 3000 }", "{ speed = 3 }", 29, &["step[0].offer_all.speed", "rate"]),
         ("at = \"4s\"", "at = \"1h\"", 37, &["step[2].at", "within the scenario's length"]),

@@ -82,7 +82,8 @@ impl Fleet {
         let mut waited = Duration::ZERO;
         loop {
             let truth = self.truth();
-            let told = |view: &BTreeMap<usize, Share>| nodes.iter().all(|node| view.get(node) == truth.get(node));
+            let told =
+                |view: &BTreeMap<usize, Share>| nodes.iter().all(|node| view.get(node) == truth.get(node));
             let unaware: Vec<usize> =
                 (0..NODES).filter(|node| self.view(*node).is_some_and(|view| !told(&view))).collect();
             if unaware.is_empty() {
@@ -101,7 +102,12 @@ impl Fleet {
         self.eventually_agree_on(&[0, 1, 2]);
         let net: u64 = self.truth().values().map(|share| share.net()).sum();
         for node in 0..NODES {
-            assert_eq!(self.cluster.view(node, KEY).map(|view| view.value()), Some(net), "seed {}", self.seed);
+            assert_eq!(
+                self.cluster.view(node, KEY).map(|view| view.value()),
+                Some(net),
+                "seed {}",
+                self.seed
+            );
         }
     }
 }
@@ -131,8 +137,12 @@ fn loss_a_partition_and_a_restart_lose_no_unit() {
         fleet.offer_all(0.0);
         fleet.eventually_agree();
         let runs = fleet.cluster.view(other, KEY).unwrap();
-        let runs = runs.shares().filter(|(actor, _)| actor.node.as_str() == format!("node-{victim:04}")).count();
-        assert!(before.contains_key(&victim) && runs == 2, "seed {seed}: {runs} runs of node {victim} are known");
+        let runs =
+            runs.shares().filter(|(actor, _)| actor.node.as_str() == format!("node-{victim:04}")).count();
+        assert!(
+            before.contains_key(&victim) && runs == 2,
+            "seed {seed}: {runs} runs of node {victim} are known"
+        );
     }
 }
 

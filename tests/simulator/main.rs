@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use ratemesh::{
     Limit, Quota,
-    sim::{Cluster, scenario::named},
+    sim::{
+        Cluster, Summary,
+        scenario::{Action, named},
+    },
 };
 
 fn trace(seed: u64) -> u64 {
@@ -30,8 +33,10 @@ fn another_seed_gives_another_run() {
 #[test]
 fn light_load_refuses_nothing_under_any_seed() {
     let limit = Limit::token_bucket("api", Quota::per_second(100)).build().unwrap();
-    for seed in 0..30 {
+    for seed in 0..100 {
         let mut cluster = Cluster::new(3, vec![limit.clone()], seed);
+        // A node that has just started holds nothing until its peers have said that they hold nothing either.
+        cluster.advance(Duration::from_secs(1));
         (0..3).for_each(|node| cluster.offer(node, "key", 5.0));
         for _ in 0..30 {
             cluster.advance(Duration::from_secs(1));
@@ -40,4 +45,13 @@ fn light_load_refuses_nothing_under_any_seed() {
         let record = cluster.record("key").unwrap();
         assert_eq!(record.admitted(), record.asked(), "seed {seed}");
     }
+}
+
+#[test]
+fn a_run_that_fails_names_its_seed() {
+    let mut scenario = named("cold", 3).unwrap();
+    scenario.steps.push((Duration::from_millis(500), Action::Crash(7)));
+    let failure = Summary::of(&scenario, 41..=42).unwrap_err();
+    assert_eq!((failure.seed, failure.nodes), (41, 3));
+    assert!(failure.to_string().contains("cold with 3 nodes failed under seed 41"), "{failure}");
 }
