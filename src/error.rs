@@ -24,7 +24,10 @@ impl CostError {
 impl fmt::Display for CostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cost, capacity } = self;
-        write!(f, "a cost of {cost} can never pass a limit that holds {capacity} units at most; ask for less, or raise the burst")
+        write!(
+            f,
+            "a cost of {cost} can never pass a limit that holds {capacity} units at most; ask for less, or raise the burst"
+        )
     }
 }
 

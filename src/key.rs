@@ -97,7 +97,9 @@ impl KeyHasher {
                 }
                 Self(Secrets::Xxh3(secrets))
             }
-            Digest::SipHash128 => Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64)))),
+            Digest::SipHash128 => {
+                Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64))))
+            }
         }
     }
 

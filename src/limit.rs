@@ -191,8 +191,11 @@ impl Limit {
     pub fn epoch_length(&self) -> Duration {
         match self.rule.algorithm {
             Algorithm::TokenBucket { burst } => {
-                let drain = self.rule.quota.period.as_secs_f64() * 2.0 * burst as f64 / self.rule.quota.units as f64;
-                Duration::try_from_secs_f64(drain).unwrap_or(MAX_PERIOD).clamp(MIN_BUCKET_EPOCH, 2 * MAX_PERIOD)
+                let drain =
+                    self.rule.quota.period.as_secs_f64() * 2.0 * burst as f64 / self.rule.quota.units as f64;
+                Duration::try_from_secs_f64(drain)
+                    .unwrap_or(MAX_PERIOD)
+                    .clamp(MIN_BUCKET_EPOCH, 2 * MAX_PERIOD)
             }
             Algorithm::FixedWindow => self.rule.quota.period,
         }
@@ -279,7 +282,11 @@ impl LimitBuilder {
             (Algorithm::TokenBucket { burst }, Some(units)) => *burst = units,
             (Algorithm::TokenBucket { .. }, None) => {}
             (Algorithm::FixedWindow, Some(units)) => {
-                return Err(rule.error("burst", units, "nothing: a fixed window has no burst; use a token bucket"));
+                return Err(rule.error(
+                    "burst",
+                    units,
+                    "nothing: a fixed window has no burst; use a token bucket",
+                ));
             }
             (Algorithm::FixedWindow, None) => {}
         }
@@ -317,7 +324,11 @@ fn check_quota(rule: &Rule) -> Result<(), LimitError> {
         return Err(rule.error("period", format!("{period:?}"), "1 µs to 400 days"));
     }
     if u128::from(units) * 1_000_000_000 > u128::from(MAX_UNITS_PER_SECOND) * period.as_nanos() {
-        return Err(rule.error("quota", format!("{units} per {period:?}"), "at most 100,000,000 units per second"));
+        return Err(rule.error(
+            "quota",
+            format!("{units} per {period:?}"),
+            "at most 100,000,000 units per second",
+        ));
     }
     Ok(())
 }

@@ -235,7 +235,15 @@ impl Table {
 
     /// Decides on a cell; `None` when it is not `key`'s any more.
     #[inline]
-    fn decide(&self, slot: u32, cell: &Cell, key: Key, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Option<Decision<'_>> {
+    fn decide(
+        &self,
+        slot: u32,
+        cell: &Cell,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: &impl Fn() -> Now,
+    ) -> Option<Decision<'_>> {
         let stance = self.stance();
         if stance.verdict != Verdict::Level {
             return self.decide_regardless(slot, cell, key, cost, now, stance);
@@ -295,7 +303,15 @@ impl Table {
     }
 
     #[cold]
-    fn decide_regardless(&self, slot: u32, cell: &Cell, key: Key, cost: u64, now: Now, stance: Stance) -> Option<Decision<'_>> {
+    fn decide_regardless(
+        &self,
+        slot: u32,
+        cell: &Cell,
+        key: Key,
+        cost: u64,
+        now: Now,
+        stance: Stance,
+    ) -> Option<Decision<'_>> {
         let allowed = stance.verdict == Verdict::Open;
         if allowed {
             let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
@@ -365,7 +381,9 @@ impl Table {
 
     /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
     pub(crate) fn refund(&self, key: Key, units: u64) -> u64 {
-        let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else { return 0 };
+        let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else {
+            return 0;
+        };
         let spent = cell.level.spent();
         if spent & DEAD != 0 || !cell.holds(key) {
             return 0;
@@ -461,7 +479,10 @@ impl Table {
     pub(crate) fn find(&self, key: Key) -> Option<u32> {
         let hash = hash_of(key);
         let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
-        shard.read().get(hash, |(slot, _)| self.slab.get(*slot).is_some_and(|cell| cell.holds(key))).map(|(slot, _)| *slot)
+        shard
+            .read()
+            .get(hash, |(slot, _)| self.slab.get(*slot).is_some_and(|cell| cell.holds(key)))
+            .map(|(slot, _)| *slot)
     }
 
     pub(crate) fn cell(&self, slot: u32) -> Option<&Cell> {
@@ -553,7 +574,9 @@ impl Table {
     fn evict(&self, slot: u32, cell: &Cell, spent: u64) -> bool {
         let key = cell.key();
         let hash = hash_of(key);
-        let Some(shard) = self.index.shards().get(self.index.determine_shard(hash as usize)) else { return false };
+        let Some(shard) = self.index.shards().get(self.index.determine_shard(hash as usize)) else {
+            return false;
+        };
         let mut shard = shard.write();
         // The count only grows, so that it still stands says that the key is the same and nothing was spent meanwhile.
         if !cell.level.kill(spent) {

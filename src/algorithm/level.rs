@@ -69,7 +69,14 @@ impl Level {
     ///
     /// `alive` says whether the slot still holds the caller's key; it is asked after each look at the count.
     #[inline]
-    pub(crate) fn spend(&self, meter: &Meter, earned: u64, drawn: i64, cost: u64, alive: impl Fn() -> bool) -> Outcome {
+    pub(crate) fn spend(
+        &self,
+        meter: &Meter,
+        earned: u64,
+        drawn: i64,
+        cost: u64,
+        alive: impl Fn() -> bool,
+    ) -> Outcome {
         let need = meter.fixed(cost);
         let mut spent = self.spent.load(Ordering::Acquire);
         loop {
@@ -107,7 +114,13 @@ impl Level {
     /// The level, without changing anything. It may be above the capacity, where nobody looked since it filled.
     #[inline]
     pub(crate) fn read(&self, meter: &Meter, earned: u64, drawn: i64) -> i64 {
-        self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !DEAD, self.offset.load(Ordering::Acquire))
+        self.raw(
+            meter,
+            earned,
+            drawn,
+            self.spent.load(Ordering::Acquire) & !DEAD,
+            self.offset.load(Ordering::Acquire),
+        )
     }
 
     /// The level with the capacity as its lid; what is above it is gone for good. `None` when somebody else moved the

@@ -58,7 +58,8 @@ enum Refill {
 impl Meter {
     /// A bucket of `capacity` units that earns `units` per `period` continuously.
     pub(crate) fn token_bucket(units: u64, period: Duration, capacity: u64) -> Self {
-        let second = u64::try_from(u128::from(units) * 1_000_000_000 / period.as_nanos().max(1)).unwrap_or(u64::MAX);
+        let second =
+            u64::try_from(u128::from(units) * 1_000_000_000 / period.as_nanos().max(1)).unwrap_or(u64::MAX);
         let max_debt = capacity.max(second).max(1);
         let scale = scale(units, period, capacity.max(max_debt));
         let refill = Refill::Linear(Linear::new(units, saturating_nanos(period), scale));
@@ -200,7 +201,10 @@ mod tests {
                 let ideal = units as f64 * seconds as f64 / period.as_secs_f64();
                 if ideal > 1.0 {
                     let error = (earned - ideal).abs();
-                    assert!(error <= ideal * 1e-9 + 0.3, "{units} per {period:?} after {seconds} s: {earned} not {ideal}");
+                    assert!(
+                        error <= ideal * 1e-9 + 0.3,
+                        "{units} per {period:?} after {seconds} s: {earned} not {ideal}"
+                    );
                 }
             }
         }

@@ -18,7 +18,9 @@ impl Linear {
         let per_period = u128::from(units) << scale;
         let period = u128::from(period_nanos.max(1));
         // The largest shift at which the rate still fits 64 bits, and the dividend 128.
-        let shift = (0..=per_period.leading_zeros()).rev().find(|shift| (per_period << shift) / period <= u128::from(u64::MAX));
+        let shift = (0..=per_period.leading_zeros())
+            .rev()
+            .find(|shift| (per_period << shift) / period <= u128::from(u64::MAX));
         let shift = shift.unwrap_or(0);
         Self { numerator: ((per_period << shift) / period) as u64, shift }
     }
@@ -36,7 +38,11 @@ impl Linear {
     pub(super) fn nanos_to_earn(self, amount: u64) -> u64 {
         // One more than the product's floor can hide, so that a retry at that time does pass.
         let wanted = (u128::from(amount) + 1) << self.shift.min(63);
-        let rate = if self.shift > 63 { u128::from(self.numerator) >> (self.shift - 63) } else { self.numerator.into() };
+        let rate = if self.shift > 63 {
+            u128::from(self.numerator) >> (self.shift - 63)
+        } else {
+            self.numerator.into()
+        };
         u64::try_from(wanted.div_ceil(rate.max(1))).unwrap_or(u64::MAX)
     }
 }
@@ -47,7 +53,12 @@ mod tests {
 
     #[test]
     fn waiting_as_long_as_told_earns_what_was_asked() {
-        for (units, period, scale) in [(1000, 1_000_000_000, 20), (5, 60_000_000_000, 32), (1, 34_560_000_000_000_000, 32), (10_000_000, 1_000_000_000, 5)] {
+        for (units, period, scale) in [
+            (1000, 1_000_000_000, 20),
+            (5, 60_000_000_000, 32),
+            (1, 34_560_000_000_000_000, 32),
+            (10_000_000, 1_000_000_000, 5),
+        ] {
             let linear = Linear::new(units, period, scale);
             for amount in [1, 1 << scale, (1 << scale) + 1, 37 << scale] {
                 let nanos = linear.nanos_to_earn(amount);

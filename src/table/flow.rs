@@ -131,7 +131,9 @@ mod tests {
             later_rate: Rate::per_second(1e8),
             end: at(2_010),
         };
-        let near = |now, wanted: i64| assert!((flow.at(at(now)) - wanted).abs() <= wanted / 1_000, "{}", flow.at(at(now)));
+        let near = |now, wanted: i64| {
+            assert!((flow.at(at(now)) - wanted).abs() <= wanted / 1_000, "{}", flow.at(at(now)))
+        };
         near(0, 5_000_000);
         near(1_005, 10_000_000);
         near(1_010, 15_000_000);

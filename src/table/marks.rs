@@ -21,7 +21,12 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub(super) fn new() -> Self {
-        Self { threshold: AtomicU64::new(0), changed: Mutex::default(), urgent: Mutex::default(), wake: OnceLock::new() }
+        Self {
+            threshold: AtomicU64::new(0),
+            changed: Mutex::default(),
+            urgent: Mutex::default(),
+            wake: OnceLock::new(),
+        }
     }
 
     /// Whether there is gossip to tell.
