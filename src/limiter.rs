@@ -6,6 +6,7 @@ use crate::{
     clock::Clock,
     decision::Decision,
     error::CostError,
+    handle::KeyHandle,
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
     table::Table,
@@ -64,7 +65,7 @@ impl Limiter {
     /// A cost above the limit's capacity could never pass; nothing is spent.
     #[inline]
     pub fn check_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
-        self.check_fits(cost)?;
+        self.limit().check_fits(cost)?;
         Ok(self.decide(self.hasher.key(key), cost))
     }
 
@@ -72,11 +73,6 @@ impl Limiter {
     fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
         let now = self.clock.coarse(self.table.meter().needs_wall());
         self.table.check(key, cost, now, || self.clock.precise())
-    }
-
-    fn check_fits(&self, cost: u64) -> Result<(), CostError> {
-        let capacity = self.limit().capacity();
-        if cost > capacity { Err(CostError { cost, capacity }) } else { Ok(()) }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
@@ -96,6 +92,11 @@ impl Limiter {
     #[inline]
     pub fn key(&self, key: impl KeySource) -> Key {
         self.hasher.key(key)
+    }
+
+    /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
+    pub fn handle(&self, key: impl KeySource) -> KeyHandle {
+        KeyHandle::new(Arc::clone(&self.table), self.clock.clone(), self.hasher.key(key))
     }
 
     /// The limit.

@@ -46,6 +46,8 @@ pub(crate) const MAX_FORECASTS: usize = 512;
 const COARSE_NANOS: u64 = 16_000_000;
 /// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
 const SWEPT_PER_INSERT: usize = 2;
+/// No slot of any table: tables hold fewer cells.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
 /// Slots that a thread remembers.
 const RECENT: usize = 512;
 
@@ -194,15 +196,43 @@ impl Table {
         {
             return decision;
         }
-        self.check_found(key, cost, now, &precise)
+        self.check_found(key, cost, now, &precise, |slot| self.remember(key, slot))
     }
 
-    fn check_found(&self, key: Key, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+    /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
+    /// right if it is elsewhere now.
+    #[inline]
+    pub(crate) fn check_at(
+        &self,
+        known: &AtomicU32,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: impl Fn() -> Now,
+    ) -> Decision<'_> {
+        self.lanes.count_check();
+        let slot = known.load(Ordering::Relaxed);
+        if let Some(cell) = self.slab.get(slot)
+            && let Some(decision) = self.decide(slot, cell, key, cost, now, &precise)
+        {
+            return decision;
+        }
+        self.check_found(key, cost, now, &precise, |slot| known.store(slot, Ordering::Relaxed))
+    }
+
+    fn check_found(
+        &self,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: &impl Fn() -> Now,
+        remember: impl Fn(u32),
+    ) -> Decision<'_> {
         loop {
             let Some(slot) = self.find(key).or_else(|| self.insert(key, now)) else {
                 return self.check_without_room(cost, now, precise);
             };
-            self.remember(key, slot);
+            remember(slot);
             if let Some(cell) = self.slab.get(slot)
                 && let Some(decision) = self.decide(slot, cell, key, cost, now, precise)
             {
