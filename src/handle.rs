@@ -66,7 +66,7 @@ impl KeyHandle {
         Ok(self.decide(cost))
     }
 
-    #[inline]
+    // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
         let now = self.clock.coarse(self.table.meter().needs_wall());
         self.table.check_at(&self.slot, self.key, cost, now, || self.clock.precise())

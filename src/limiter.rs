@@ -69,7 +69,7 @@ impl Limiter {
         Ok(self.decide(self.hasher.key(key), cost))
     }
 
-    #[inline]
+    // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
         let now = self.clock.coarse(self.table.meter().needs_wall());
         self.table.check(key, cost, now, || self.clock.precise())

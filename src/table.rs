@@ -189,14 +189,7 @@ impl Table {
     #[inline]
     pub(crate) fn check(&self, key: Key, cost: u64, now: Now, precise: impl Fn() -> Now) -> Decision<'_> {
         self.lanes.count_check();
-        let recalled = self.recall(key);
-        if let Some(slot) = recalled
-            && let Some(cell) = self.slab.get(slot)
-            && let Some(decision) = self.decide(slot, cell, key, cost, now, &precise)
-        {
-            return decision;
-        }
-        self.check_found(key, cost, now, &precise, |slot| self.remember(key, slot))
+        self.decide(self.recall(key), key, cost, now, &precise, &|slot| self.remember(key, slot))
     }
 
     /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
@@ -211,125 +204,134 @@ impl Table {
         precise: impl Fn() -> Now,
     ) -> Decision<'_> {
         self.lanes.count_check();
-        let slot = known.load(Ordering::Relaxed);
-        if let Some(cell) = self.slab.get(slot)
-            && let Some(decision) = self.decide(slot, cell, key, cost, now, &precise)
-        {
-            return decision;
-        }
-        self.check_found(key, cost, now, &precise, |slot| known.store(slot, Ordering::Relaxed))
+        let remember = |slot| known.store(slot, Ordering::Relaxed);
+        self.decide(known.load(Ordering::Relaxed), key, cost, now, &precise, &remember)
     }
 
-    fn check_found(
+    /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
+    ///
+    /// Here and below, each answer is made where it is returned, and the arguments are numbers: what is copied through
+    /// memory in pieces of another size than it was written in costs more than the decision.
+    #[inline]
+    fn decide(
+        &self,
+        slot: u32,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: &impl Fn() -> Now,
+        remember: &impl Fn(u32),
+    ) -> Decision<'_> {
+        let Stance { basis, verdict } = self.stance();
+        if verdict == Verdict::Level
+            && let Some(cell) = self.slab.get(slot)
+        {
+            match self.spend(cell, key, cost, now) {
+                Outcome::Allowed { level, spent } => {
+                    self.note_spent(slot, cell, spent);
+                    return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
+                }
+                Outcome::Denied { level } => {
+                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                }
+                Outcome::Gone => {}
+            }
+        }
+        self.find_and_decide(key, cost, now, precise, remember)
+    }
+
+    #[inline(never)]
+    fn find_and_decide(
         &self,
         key: Key,
         cost: u64,
         now: Now,
         precise: &impl Fn() -> Now,
-        remember: impl Fn(u32),
+        remember: &impl Fn(u32),
     ) -> Decision<'_> {
         loop {
             let Some(slot) = self.find(key).or_else(|| self.insert(key, now)) else {
                 return self.check_without_room(cost, now, precise);
             };
             remember(slot);
-            if let Some(cell) = self.slab.get(slot)
-                && let Some(decision) = self.decide(slot, cell, key, cost, now, precise)
-            {
-                return decision;
+            let Some(cell) = self.slab.get(slot) else { continue };
+            let stance = self.stance();
+            if stance.verdict != Verdict::Level {
+                match self.decide_regardless(slot, cell, key, cost, now, stance) {
+                    Some(decision) => return decision,
+                    None => continue,
+                }
+            }
+            match self.spend(cell, key, cost, now) {
+                Outcome::Allowed { level, spent } => {
+                    self.note_spent(slot, cell, spent);
+                    return Decision { limit: &self.limit, allowed: true, basis: stance.basis, level, cost, now };
+                }
+                Outcome::Denied { level } => {
+                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                }
+                Outcome::Gone => {}
             }
         }
+    }
+
+    #[inline(always)]
+    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
+        let meter = self.meter();
+        cell.level.spend(meter, meter.earned(now), self.drawn(cell, now), cost, || cell.holds(key))
     }
 
     #[cold]
     fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
-        let answer = |allowed: bool, level: i64| {
-            if !allowed {
-                self.lanes.count_denial();
-            }
-            Decision { limit: &self.limit, allowed, basis: self.stance().basis, level, cost, now }
-        };
+        let basis = self.stance().basis;
         match self.limit.on_full() {
-            OnFull::Open => answer(true, self.meter().capacity()),
-            OnFull::Closed => answer(false, 0),
-            OnFull::SharedBucket => loop {
-                if let Some(slot) = self.find(SHARED_KEY).or_else(|| self.insert(SHARED_KEY, now))
-                    && let Some(cell) = self.slab.get(slot)
-                    && let Some(decision) = self.decide(slot, cell, SHARED_KEY, cost, now, precise)
-                {
-                    return decision;
-                }
-            },
-        }
-    }
-
-    /// Decides on a cell; `None` when it is not `key`'s any more.
-    #[inline]
-    fn decide(
-        &self,
-        slot: u32,
-        cell: &Cell,
-        key: Key,
-        cost: u64,
-        now: Now,
-        precise: &impl Fn() -> Now,
-    ) -> Option<Decision<'_>> {
-        let stance = self.stance();
-        if stance.verdict != Verdict::Level {
-            return self.decide_regardless(slot, cell, key, cost, now, stance);
-        }
-        let drawn = self.drawn(cell, now);
-        match cell.level.spend(self.meter(), self.meter().earned(now), drawn, cost, || cell.holds(key)) {
-            Outcome::Allowed { level, spent } => {
-                if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                    self.note(slot, cell, spent);
-                }
-                Some(Decision { limit: &self.limit, allowed: true, basis: stance.basis, level, cost, now })
+            OnFull::Open => {
+                let level = self.meter().capacity();
+                Decision { limit: &self.limit, allowed: true, basis, level, cost, now }
             }
-            Outcome::Denied { level } => self.look_again(slot, cell, key, cost, now, level, drawn, precise),
-            Outcome::Gone => None,
+            OnFull::Closed => {
+                self.lanes.count_denial();
+                Decision { limit: &self.limit, allowed: false, basis, level: 0, cost, now }
+            }
+            // Its slot is its own, so there is always room for it.
+            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &|_| ()),
         }
     }
 
     /// Looks once more before refusing: at the precise time, and at a level that a clock gone back has spoilt.
-    #[cold]
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
+    #[inline(never)]
     fn look_again(
         &self,
         slot: u32,
-        cell: &Cell,
         key: Key,
         cost: u64,
         coarse: Now,
         level: i64,
-        drawn: i64,
         precise: &impl Fn() -> Now,
-    ) -> Option<Decision<'_>> {
-        let meter = self.meter();
-        let basis = self.stance().basis;
-        let short = meter.fixed(cost).saturating_sub(level);
+        remember: &impl Fn(u32),
+    ) -> Decision<'_> {
+        let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
+        let Some(cell) = self.slab.get(slot) else {
+            return self.find_and_decide(key, cost, coarse, precise, remember);
+        };
         let (mut now, mut level) = (coarse, level);
-        if drawn != 0 || meter.could_earn(short, COARSE_NANOS, coarse) || level < -meter.max_debt() {
+        let short = meter.fixed(cost).saturating_sub(level);
+        let drawn = self.drawn(cell, now) != 0;
+        if drawn || meter.could_earn(short, COARSE_NANOS, now) || level < -meter.max_debt() {
             now = precise();
-            let mut earned = meter.earned(now);
-            let mut drawn = self.drawn(cell, now);
-            if cell.level.mend(meter, earned, drawn) {
-                earned = meter.earned(now);
-                drawn = self.drawn(cell, now);
-            }
-            match cell.level.spend(meter, earned, drawn, cost, || cell.holds(key)) {
+            cell.level.mend(meter, meter.earned(now), self.drawn(cell, now));
+            match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
-                    if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                        self.note(slot, cell, spent);
-                    }
-                    return Some(Decision { limit: &self.limit, allowed: true, basis, level, cost, now });
+                    self.note_spent(slot, cell, spent);
+                    return Decision { limit, allowed: true, basis, level, cost, now };
                 }
                 Outcome::Denied { level: seen } => level = seen,
-                Outcome::Gone => return None,
+                Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, remember),
             }
         }
         self.count_denied(slot, cell, cost);
-        Some(Decision { limit: &self.limit, allowed: false, basis, level, cost, now })
+        Decision { limit, allowed: false, basis, level, cost, now }
     }
 
     #[cold]
@@ -342,19 +344,17 @@ impl Table {
         now: Now,
         stance: Stance,
     ) -> Option<Decision<'_>> {
-        let allowed = stance.verdict == Verdict::Open;
+        let Stance { basis, verdict } = stance;
+        let allowed = verdict == Verdict::Open;
         if allowed {
             let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
-            if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                self.note(slot, cell, spent);
-            }
+            self.note_spent(slot, cell, spent);
         } else if cell.holds(key) {
             self.count_denied(slot, cell, cost);
         } else {
             return None;
         }
-        let level = self.level_of(cell, now);
-        Some(Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now })
+        Some(Decision { limit: &self.limit, allowed, basis, level: self.level_of(cell, now), cost, now })
     }
 
     fn count_denied(&self, slot: u32, cell: &Cell, cost: u64) {
@@ -368,7 +368,14 @@ impl Table {
         }
     }
 
-    /// Tells the gossip of a key whose count has reached `flush_at`.
+    /// Tells the gossip if the key's count has reached `flush_at`.
+    #[inline]
+    fn note_spent(&self, slot: u32, cell: &Cell, spent: u64) {
+        if spent >= cell.flush_at.load(Ordering::Relaxed) {
+            self.note(slot, cell, spent);
+        }
+    }
+
     #[cold]
     fn note(&self, slot: u32, cell: &Cell, spent: u64) {
         let mut at = cell.flush_at.load(Ordering::Relaxed);
@@ -486,11 +493,12 @@ impl Table {
 
 /// Finding, taking in and giving up keys.
 impl Table {
+    /// The slot in which this thread last saw `key`, or [`NO_SLOT`].
     #[inline]
-    fn recall(&self, key: Key) -> Option<u32> {
+    fn recall(&self, key: Key) -> u32 {
         let (place, tag) = self.place(key);
-        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).ok()?;
-        ((word >> 32) as u32 == tag).then_some(word as u32)
+        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).unwrap_or(u64::MAX);
+        if (word >> 32) as u32 == tag { word as u32 } else { NO_SLOT }
     }
 
     #[inline]

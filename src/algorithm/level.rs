@@ -68,7 +68,7 @@ impl Level {
     /// Spends `cost` units if the level, less what is `drawn` on it from elsewhere, allows it.
     ///
     /// `alive` says whether the slot still holds the caller's key; it is asked after each look at the count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn spend(
         &self,
         meter: &Meter,
