@@ -48,6 +48,8 @@ const COARSE_NANOS: u64 = 16_000_000;
 const SWEPT_PER_INSERT: usize = 2;
 /// No slot of any table: tables hold fewer cells.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
+/// A level above the capacity, which has no lid on it yet.
+const FULL: i64 = i64::MAX;
 /// Slots that a thread remembers.
 const RECENT: usize = 512;
 
@@ -231,6 +233,7 @@ impl Table {
                     self.note_spent(slot, cell, spent);
                     return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
                 }
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
                 Outcome::Denied { level } => {
                     return self.look_again(slot, key, cost, now, level, precise, remember);
                 }
@@ -245,12 +248,17 @@ impl Table {
         &self,
         key: Key,
         cost: u64,
-        now: Now,
+        mut now: Now,
         precise: &impl Fn() -> Now,
         remember: &impl Fn(u32),
     ) -> Decision<'_> {
         loop {
-            let Some(slot) = self.find(key).or_else(|| self.insert(key, now)) else {
+            let mut insert = || {
+                // A new bucket is full now, not some milliseconds ago.
+                now = precise();
+                self.insert(key, now)
+            };
+            let Some(slot) = self.find(key).or_else(&mut insert) else {
                 return self.check_without_room(cost, now, precise);
             };
             remember(slot);
@@ -265,8 +273,16 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent);
-                    return Decision { limit: &self.limit, allowed: true, basis: stance.basis, level, cost, now };
+                    return Decision {
+                        limit: &self.limit,
+                        allowed: true,
+                        basis: stance.basis,
+                        level,
+                        cost,
+                        now,
+                    };
                 }
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
                 Outcome::Denied { level } => {
                     return self.look_again(slot, key, cost, now, level, precise, remember);
                 }
@@ -298,7 +314,8 @@ impl Table {
         }
     }
 
-    /// Looks once more before refusing: at the precise time, and at a level that a clock gone back has spoilt.
+    /// Looks once more, at the precise time if it matters, where a look at the coarse time found the level too low, or
+    /// [`FULL`]: before refusing, and before putting the lid on a full bucket.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
     #[inline(never)]
     fn look_again(
@@ -307,7 +324,7 @@ impl Table {
         key: Key,
         cost: u64,
         coarse: Now,
-        level: i64,
+        mut level: i64,
         precise: &impl Fn() -> Now,
         remember: &impl Fn(u32),
     ) -> Decision<'_> {
@@ -315,23 +332,43 @@ impl Table {
         let Some(cell) = self.slab.get(slot) else {
             return self.find_and_decide(key, cost, coarse, precise, remember);
         };
-        let (mut now, mut level) = (coarse, level);
-        let short = meter.fixed(cost).saturating_sub(level);
-        let drawn = self.drawn(cell, now) != 0;
-        if drawn || meter.could_earn(short, COARSE_NANOS, now) || level < -meter.max_debt() {
-            now = precise();
-            cell.level.mend(meter, meter.earned(now), self.drawn(cell, now));
+        let (mut now, mut exact) = (coarse, false);
+        loop {
+            if !exact && self.is_exactness_needed(cell, cost, now, level) {
+                (now, exact) = (precise(), true);
+            } else if level != FULL {
+                self.count_denied(slot, cell, cost);
+                return Decision { limit, allowed: false, basis, level, cost, now };
+            }
+            let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
+            if level == FULL {
+                cell.level.put_lid_on(meter, earned, drawn);
+            } else {
+                cell.level.mend(meter, earned, drawn);
+            }
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent);
                     return Decision { limit, allowed: true, basis, level, cost, now };
                 }
+                Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
                 Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, remember),
             }
         }
-        self.count_denied(slot, cell, cost);
-        Decision { limit, allowed: false, basis, level, cost, now }
+    }
+
+    /// Whether a look at the precise time could find something else than one at the coarse time, which found `level`.
+    fn is_exactness_needed(&self, cell: &Cell, cost: u64, coarse: Now, level: i64) -> bool {
+        let meter = self.meter();
+        if level == FULL {
+            // A window is full from its beginning on; there is no other time to put its lid on.
+            return !meter.needs_wall();
+        }
+        let short = meter.fixed(cost).saturating_sub(level);
+        meter.could_earn(short, COARSE_NANOS, coarse)
+            || self.drawn(cell, coarse) != 0
+            || level < -meter.max_debt()
     }
 
     #[cold]
@@ -376,6 +413,7 @@ impl Table {
         }
     }
 
+    /// Tells the gossip of a key whose count has reached `flush_at`.
     #[cold]
     fn note(&self, slot: u32, cell: &Cell, spent: u64) {
         let mut at = cell.flush_at.load(Ordering::Relaxed);
