@@ -45,7 +45,12 @@ pub(crate) const MAX_FORECASTS: usize = 512;
 /// How far the coarse clock can be behind, with a margin: the slowest kernel tick is 10 ms.
 const COARSE_NANOS: u64 = 16_000_000;
 /// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
-const SWEPT_PER_INSERT: usize = 2;
+const SWEPT_PER_INSERT: u32 = 2;
+/// How long a key's bucket has been full when its cell is taken from it, while there is room: a key that is asked for
+/// now and then would be taken in anew each time.
+const IDLE_NANOS: u64 = 10_000_000_000;
+/// Room is short when no more than this part of the slots is free.
+const SHORT_PART: usize = 8;
 /// No slot of any table: tables hold fewer cells.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
 /// A level above the capacity, which has no lid on it yet.
@@ -123,8 +128,7 @@ pub(crate) struct Table {
     pub(crate) drain: SharedFlow,
     slab: Slab,
     index: DashMap<u32, ()>,
-    free: Mutex<FreeSlots>,
-    live: AtomicUsize,
+    room: Room,
     lanes: Lanes,
     pub(crate) marks: Marks,
     /// What peers are expected to spend on the hottest keys; the first is never used.
@@ -133,7 +137,17 @@ pub(crate) struct Table {
     initial: AtomicU32,
 }
 
+/// What changes with each key taken in or given up; on a line that checks of known keys do not read.
+#[derive(Default)]
+#[repr(align(64))]
+struct Room {
+    free: Mutex<FreeSlots>,
+    /// Keys held, the shared bucket apart.
+    live: AtomicUsize,
+}
+
 /// Slots that hold no key.
+#[derive(Default)]
 struct FreeSlots {
     returned: Vec<u32>,
     /// The first slot never used.
@@ -157,8 +171,7 @@ impl Table {
             // One more than the keys, for those that find no room.
             slab: Slab::new(keys + 1),
             index: DashMap::with_shard_amount(shards),
-            free: Mutex::new(FreeSlots { returned: Vec::new(), unused: 0, hand: 0 }),
-            live: AtomicUsize::new(0),
+            room: Room::default(),
             lanes: Lanes::new(),
             marks: Marks::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
@@ -178,7 +191,7 @@ impl Table {
 
     /// Keys held now.
     pub(crate) fn live_keys(&self) -> usize {
-        self.live.load(Ordering::Relaxed)
+        self.room.live.load(Ordering::Relaxed)
     }
 
     /// Checks decided and refused so far.
@@ -568,7 +581,7 @@ impl Table {
     /// Takes `key` in, at the initial level; `None` when there is no room. Returns its slot also where it was there.
     pub(crate) fn insert(&self, key: Key, now: Now) -> Option<u32> {
         if !self.marks.is_heard() {
-            self.sweep(SWEPT_PER_INSERT, now);
+            self.sweep(now);
         }
         let hash = hash_of(key);
         let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
@@ -582,7 +595,9 @@ impl Table {
         cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
         let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
         cell.base.store(spent, Ordering::Release);
-        self.live.fetch_add(1, Ordering::Relaxed);
+        if key != SHARED_KEY {
+            self.room.live.fetch_add(1, Ordering::Relaxed);
+        }
         shard.insert(hash, (slot, SharedValue::new(())), |(slot, _)| {
             self.slab.get(*slot).map_or(0, |cell| hash_of(cell.key()))
         });
@@ -608,7 +623,7 @@ impl Table {
     }
 
     fn free_slots(&self) -> std::sync::MutexGuard<'_, FreeSlots> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.room.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The slots that have ever been used: 0 up to this.
@@ -621,29 +636,35 @@ impl Table {
         self.limit.max_keys() as u32
     }
 
-    /// Looks at the next `count` cells and gives up those whose keys have drained.
-    fn sweep(&self, count: usize, now: Now) {
-        for _ in 0..count {
-            let slot = {
-                let mut free = self.free_slots();
-                if free.unused == 0 {
-                    return;
-                }
-                free.hand = (free.hand + 1) % free.unused;
-                free.hand
-            };
-            self.evict_if_full(slot, now);
+    /// Looks at the next few cells and gives up those whose keys have drained: some time ago, or where room is short,
+    /// just now.
+    fn sweep(&self, now: Now) {
+        let most = self.limit.max_keys();
+        let (first, used, spare) = {
+            let mut free = self.free_slots();
+            let (first, used) = (free.hand, free.unused);
+            free.hand = if used == 0 { 0 } else { (first + SWEPT_PER_INSERT) % used };
+            (first, used, free.returned.len() + most.saturating_sub(used as usize))
+        };
+        let idle = if spare <= most / SHORT_PART { 0 } else { IDLE_NANOS };
+        for step in 0..SWEPT_PER_INSERT.min(used) {
+            self.evict_if_idle((first + step) % used, idle, now);
         }
     }
 
     /// Gives up the key in `slot` if its level is back at the capacity: it then differs in nothing from a new one.
     pub(crate) fn evict_if_full(&self, slot: u32, now: Now) -> bool {
+        self.evict_if_idle(slot, 0, now)
+    }
+
+    /// The same if it has been back at the capacity for so long.
+    fn evict_if_idle(&self, slot: u32, nanos: u64, now: Now) -> bool {
         let Some(cell) = self.slab.get(slot) else { return false };
         let spent = cell.level.spent();
-        if spent & DEAD != 0 || self.level_of(cell, now) < self.meter().capacity() {
-            return false;
-        }
-        self.evict(slot, cell, spent)
+        let meter = self.meter();
+        let level = cell.level.read(meter, meter.earned(now), self.drawn(cell, now));
+        let idle_level = meter.capacity().saturating_add_unsigned(meter.earned_within(nanos, now));
+        spent & DEAD == 0 && level >= idle_level && self.evict(slot, cell, spent)
     }
 
     /// Gives up the key in `slot` if it has spent exactly `spent`.
@@ -660,8 +681,8 @@ impl Table {
         }
         shard.remove_entry(hash, |(other, _)| *other == slot);
         drop(shard);
-        self.live.fetch_sub(1, Ordering::Relaxed);
-        if slot as usize != self.limit.max_keys() {
+        if slot != self.shared_slot() {
+            self.room.live.fetch_sub(1, Ordering::Relaxed);
             self.free_slots().returned.push(slot);
         }
         true
@@ -683,4 +704,60 @@ impl Table {
 #[inline]
 fn hash_of(key: Key) -> u64 {
     key.digest() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{limit::Quota, time::Timestamp};
+
+    fn at(micros: u64) -> Now {
+        Now { mono: Timestamp::from_nanos(1_000_000_000_000 + micros * 1_000), ..Now::default() }
+    }
+
+    fn table(burst: u64) -> Table {
+        Table::new(
+            Limit::token_bucket("a", Quota::per_second(1_000)).burst(burst).max_keys(10).build().unwrap(),
+        )
+    }
+
+    /// How many of a hundred checks pass while the coarse clock and the precise one show these times.
+    fn admitted(table: &Table, coarse: Now, precise: Now) -> usize {
+        let key = Key::from_digest(7);
+        (0..100).filter(|_| table.check(key, 1, coarse, || precise).is_allowed()).count()
+    }
+
+    #[test]
+    fn a_stale_clock_admits_no_more_than_the_burst_at_once() {
+        let table = table(10);
+        // First for a key that is taken in, then for a bucket that was full long since.
+        assert_eq!(admitted(&table, at(0), at(3_900)), 10);
+        assert_eq!(admitted(&table, at(100_000), at(103_900)), 10);
+        assert_eq!(admitted(&table, at(104_000), at(104_900)), 1);
+    }
+
+    #[test]
+    fn a_stale_clock_refuses_nothing_that_has_come_back() {
+        let table = table(10);
+        assert_eq!(admitted(&table, at(0), at(0)), 10);
+        assert_eq!(admitted(&table, at(0), at(3_900)), 3);
+        assert_eq!(admitted(&table, at(0), at(4_000)), 1);
+    }
+
+    #[test]
+    fn a_key_keeps_its_cell_for_a_while_where_there_is_room() {
+        let table = table(10);
+        let take_in = |digest: u128, now: Now| {
+            let _ = table.check(Key::from_digest(digest), 1, now, || now);
+        };
+        take_in(1, at(0));
+        take_in(2, at(1_000_000));
+        take_in(3, at(2_000_000));
+        assert_eq!(table.live_keys(), 3);
+        take_in(4, at(0).after(Duration::from_secs(60)));
+        take_in(5, at(0).after(Duration::from_secs(60)));
+        assert_eq!(table.live_keys(), 2);
+    }
 }

@@ -130,8 +130,9 @@ impl Level {
     pub(crate) fn put_lid_on(&self, meter: &Meter, earned: u64, drawn: i64) {
         let spent = self.spent.load(Ordering::Acquire);
         let offset = self.offset.load(Ordering::Acquire);
-        if spent & DEAD == 0 {
-            let above = above(meter, earned, drawn, spent, offset).max(0);
+        let above = above(meter, earned, drawn, spent, offset).max(0);
+        // The two belong together only if the count has not gone on, perhaps to another key of the slot.
+        if spent & DEAD == 0 && self.spent.load(Ordering::Acquire) == spent {
             let lid = offset.wrapping_add(above as u64);
             let _ = self.offset.compare_exchange(offset, lid, Ordering::AcqRel, Ordering::Relaxed);
         }
