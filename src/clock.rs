@@ -41,12 +41,21 @@ impl Clock {
         }
     }
 
-    /// An exact reading of both clocks.
-    pub fn precise(&self) -> Now {
+    /// An exact reading, of the wall clock only where `wall` asks for it.
+    #[inline]
+    pub(crate) fn exact(&self, wall: bool) -> Now {
         match &self.0 {
-            Source::System => Now { mono: system::monotonic(), wall: system::wall() },
+            Source::System => Now {
+                mono: system::monotonic(),
+                wall: if wall { system::wall() } else { WallTime::default() },
+            },
             Source::Manual(clock) => clock.now(),
         }
+    }
+
+    /// An exact reading of both clocks.
+    pub fn precise(&self) -> Now {
+        self.exact(true)
     }
 }
 
@@ -94,6 +103,7 @@ impl ManualClock {
     }
 
     /// What the clock shows.
+    #[cold]
     pub fn now(&self) -> Now {
         *self.lock()
     }
@@ -115,9 +125,10 @@ mod system {
 
     use super::{Timestamp, WallTime};
 
+    #[inline]
     fn nanos(time: Timespec) -> u64 {
         // Neither clock is before its origin on a machine that keeps time at all.
-        u64::try_from(time.tv_sec).unwrap_or(0).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+        (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
     }
 
     #[inline]

@@ -84,6 +84,7 @@ mod decision;
 mod error;
 #[cfg(feature = "gossip")]
 mod gossip;
+mod handle;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
@@ -109,6 +110,7 @@ pub use decision::{Basis, Decision};
 pub use error::CostError;
 #[cfg(feature = "gossip")]
 pub use gossip::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
+pub use handle::KeyHandle;
 pub use key::{Digest, Key, KeyHasher, KeySource};
 pub use limit::{
     Algorithm, DEFAULT_MAX_KEYS, Limit, LimitBuilder, LimitError, MAX_KEYS, MAX_NAME_BYTES, MAX_PERIOD,

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{algorithm::Meter, time::saturating_nanos};
+use crate::{algorithm::Meter, error::CostError, time::saturating_nanos};
 
 /// The highest rate a quota may have, in units per second.
 pub const MAX_UNITS_PER_SECOND: u64 = 100_000_000;
@@ -199,6 +199,13 @@ impl Limit {
             }
             Algorithm::FixedWindow => self.rule.quota.period,
         }
+    }
+
+    /// Whether `cost` can ever pass.
+    #[inline]
+    pub(crate) fn check_fits(&self, cost: u64) -> Result<(), CostError> {
+        let capacity = self.capacity();
+        if cost > capacity { Err(CostError { cost, capacity }) } else { Ok(()) }
     }
 
     /// The arithmetic that decides.

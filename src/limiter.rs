@@ -6,6 +6,7 @@ use crate::{
     clock::Clock,
     decision::Decision,
     error::CostError,
+    handle::KeyHandle,
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
     table::Table,
@@ -64,19 +65,14 @@ impl Limiter {
     /// A cost above the limit's capacity could never pass; nothing is spent.
     #[inline]
     pub fn check_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
-        self.check_fits(cost)?;
+        self.limit().check_fits(cost)?;
         Ok(self.decide(self.hasher.key(key), cost))
     }
 
-    #[inline]
+    // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
-        let now = self.clock.coarse(self.table.meter().needs_wall());
-        self.table.check(key, cost, now, || self.clock.precise())
-    }
-
-    fn check_fits(&self, cost: u64) -> Result<(), CostError> {
-        let capacity = self.limit().capacity();
-        if cost > capacity { Err(CostError { cost, capacity }) } else { Ok(()) }
+        let wall = self.table.meter().needs_wall();
+        self.table.check(key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
@@ -108,6 +104,11 @@ impl Limiter {
     #[cfg(feature = "http")]
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
+    pub fn handle(&self, key: impl KeySource) -> KeyHandle {
+        KeyHandle::new(Arc::clone(&self.table), self.clock.clone(), self.hasher.key(key))
     }
 
     /// The limit.

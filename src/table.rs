@@ -45,7 +45,16 @@ pub(crate) const MAX_FORECASTS: usize = 512;
 /// How far the coarse clock can be behind, with a margin: the slowest kernel tick is 10 ms.
 const COARSE_NANOS: u64 = 16_000_000;
 /// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
-const SWEPT_PER_INSERT: usize = 2;
+const SWEPT_PER_INSERT: u32 = 2;
+/// How long a key's bucket has been full when its cell is taken from it, while there is room: a key that is asked for
+/// now and then would be taken in anew each time.
+const IDLE_NANOS: u64 = 10_000_000_000;
+/// Room is short when no more than this part of the slots is free.
+const SHORT_PART: usize = 8;
+/// No slot of any table: tables hold fewer cells.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+/// A level above the capacity, which has no lid on it yet.
+const FULL: i64 = i64::MAX;
 /// Slots that a thread remembers.
 const RECENT: usize = 512;
 
@@ -119,8 +128,7 @@ pub(crate) struct Table {
     pub(crate) drain: SharedFlow,
     slab: Slab,
     index: DashMap<u32, ()>,
-    free: Mutex<FreeSlots>,
-    live: AtomicUsize,
+    room: Room,
     lanes: Lanes,
     pub(crate) marks: Marks,
     /// What peers are expected to spend on the hottest keys; the first is never used.
@@ -129,7 +137,17 @@ pub(crate) struct Table {
     initial: AtomicU32,
 }
 
+/// What changes with each key taken in or given up; on a line that checks of known keys do not read.
+#[derive(Default)]
+#[repr(align(64))]
+struct Room {
+    free: Mutex<FreeSlots>,
+    /// Keys held, the shared bucket apart.
+    live: AtomicUsize,
+}
+
 /// Slots that hold no key.
+#[derive(Default)]
 struct FreeSlots {
     returned: Vec<u32>,
     /// The first slot never used.
@@ -153,8 +171,7 @@ impl Table {
             // One more than the keys, for those that find no room.
             slab: Slab::new(keys + 1),
             index: DashMap::with_shard_amount(shards),
-            free: Mutex::new(FreeSlots { returned: Vec::new(), unused: 0, hand: 0 }),
-            live: AtomicUsize::new(0),
+            room: Room::default(),
             lanes: Lanes::new(),
             marks: Marks::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
@@ -174,7 +191,7 @@ impl Table {
 
     /// Keys held now.
     pub(crate) fn live_keys(&self) -> usize {
-        self.live.load(Ordering::Relaxed)
+        self.room.live.load(Ordering::Relaxed)
     }
 
     /// Checks decided and refused so far.
@@ -187,119 +204,184 @@ impl Table {
     #[inline]
     pub(crate) fn check(&self, key: Key, cost: u64, now: Now, precise: impl Fn() -> Now) -> Decision<'_> {
         self.lanes.count_check();
-        let recalled = self.recall(key);
-        if let Some(slot) = recalled
-            && let Some(cell) = self.slab.get(slot)
-            && let Some(decision) = self.decide(slot, cell, key, cost, now, &precise)
-        {
-            return decision;
-        }
-        self.check_found(key, cost, now, &precise)
+        self.decide(self.recall(key), key, cost, now, &precise, &|slot| self.remember(key, slot))
     }
 
-    fn check_found(&self, key: Key, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
-        loop {
-            let Some(slot) = self.find(key).or_else(|| self.insert(key, now)) else {
-                return self.check_without_room(cost, now, precise);
-            };
-            self.remember(key, slot);
-            if let Some(cell) = self.slab.get(slot)
-                && let Some(decision) = self.decide(slot, cell, key, cost, now, precise)
-            {
-                return decision;
-            }
-        }
+    /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
+    /// right if it is elsewhere now.
+    #[inline]
+    pub(crate) fn check_at(
+        &self,
+        known: &AtomicU32,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: impl Fn() -> Now,
+    ) -> Decision<'_> {
+        self.lanes.count_check();
+        let remember = |slot| known.store(slot, Ordering::Relaxed);
+        self.decide(known.load(Ordering::Relaxed), key, cost, now, &precise, &remember)
     }
 
-    #[cold]
-    fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
-        let answer = |allowed: bool, level: i64| {
-            if !allowed {
-                self.lanes.count_denial();
-            }
-            Decision { limit: &self.limit, allowed, basis: self.stance().basis, level, cost, now }
-        };
-        match self.limit.on_full() {
-            OnFull::Open => answer(true, self.meter().capacity()),
-            OnFull::Closed => answer(false, 0),
-            OnFull::SharedBucket => loop {
-                if let Some(slot) = self.find(SHARED_KEY).or_else(|| self.insert(SHARED_KEY, now))
-                    && let Some(cell) = self.slab.get(slot)
-                    && let Some(decision) = self.decide(slot, cell, SHARED_KEY, cost, now, precise)
-                {
-                    return decision;
-                }
-            },
-        }
-    }
-
-    /// Decides on a cell; `None` when it is not `key`'s any more.
+    /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
+    ///
+    /// Here and below, each answer is made where it is returned, and the arguments are numbers: what is copied through
+    /// memory in pieces of another size than it was written in costs more than the decision.
     #[inline]
     fn decide(
         &self,
         slot: u32,
-        cell: &Cell,
         key: Key,
         cost: u64,
         now: Now,
         precise: &impl Fn() -> Now,
-    ) -> Option<Decision<'_>> {
-        let stance = self.stance();
-        if stance.verdict != Verdict::Level {
-            return self.decide_regardless(slot, cell, key, cost, now, stance);
-        }
-        let drawn = self.drawn(cell, now);
-        match cell.level.spend(self.meter(), self.meter().earned(now), drawn, cost, || cell.holds(key)) {
-            Outcome::Allowed { level, spent } => {
-                if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                    self.note(slot, cell, spent, now);
+        remember: &impl Fn(u32),
+    ) -> Decision<'_> {
+        let Stance { basis, verdict } = self.stance();
+        if verdict == Verdict::Level
+            && let Some(cell) = self.slab.get(slot)
+        {
+            match self.spend(cell, key, cost, now) {
+                Outcome::Allowed { level, spent } => {
+                    self.note_spent(slot, cell, spent, now);
+                    return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
                 }
-                Some(Decision { limit: &self.limit, allowed: true, basis: stance.basis, level, cost, now })
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Denied { level } => {
+                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                }
+                Outcome::Gone => {}
             }
-            Outcome::Denied { level } => self.look_again(slot, cell, key, cost, now, level, drawn, precise),
-            Outcome::Gone => None,
+        }
+        self.find_and_decide(key, cost, now, precise, remember)
+    }
+
+    #[inline(never)]
+    fn find_and_decide(
+        &self,
+        key: Key,
+        cost: u64,
+        mut now: Now,
+        precise: &impl Fn() -> Now,
+        remember: &impl Fn(u32),
+    ) -> Decision<'_> {
+        loop {
+            let mut insert = || {
+                // A new bucket is full now, not some milliseconds ago.
+                now = precise();
+                self.insert(key, now)
+            };
+            let Some(slot) = self.find(key).or_else(&mut insert) else {
+                return self.check_without_room(cost, now, precise);
+            };
+            remember(slot);
+            let Some(cell) = self.slab.get(slot) else { continue };
+            let stance = self.stance();
+            if stance.verdict != Verdict::Level {
+                match self.decide_regardless(slot, cell, key, cost, now, stance) {
+                    Some(decision) => return decision,
+                    None => continue,
+                }
+            }
+            match self.spend(cell, key, cost, now) {
+                Outcome::Allowed { level, spent } => {
+                    self.note_spent(slot, cell, spent, now);
+                    return Decision {
+                        limit: &self.limit,
+                        allowed: true,
+                        basis: stance.basis,
+                        level,
+                        cost,
+                        now,
+                    };
+                }
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Denied { level } => {
+                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                }
+                Outcome::Gone => {}
+            }
         }
     }
 
-    /// Looks once more before refusing: at the precise time, and at a level that a clock gone back has spoilt.
+    #[inline(always)]
+    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
+        let meter = self.meter();
+        cell.level.spend(meter, meter.earned(now), self.drawn(cell, now), cost, || cell.holds(key))
+    }
+
     #[cold]
+    fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+        let basis = self.stance().basis;
+        match self.limit.on_full() {
+            OnFull::Open => {
+                let level = self.meter().capacity();
+                Decision { limit: &self.limit, allowed: true, basis, level, cost, now }
+            }
+            OnFull::Closed => {
+                self.lanes.count_denial();
+                Decision { limit: &self.limit, allowed: false, basis, level: 0, cost, now }
+            }
+            // Its slot is its own, so there is always room for it.
+            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &|_| ()),
+        }
+    }
+
+    /// Looks once more, at the precise time if it matters, where a look at the coarse time found the level too low, or
+    /// [`FULL`]: before refusing, and before putting the lid on a full bucket.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
+    #[inline(never)]
     fn look_again(
         &self,
         slot: u32,
-        cell: &Cell,
         key: Key,
         cost: u64,
         coarse: Now,
-        level: i64,
-        drawn: i64,
+        mut level: i64,
         precise: &impl Fn() -> Now,
-    ) -> Option<Decision<'_>> {
-        let meter = self.meter();
-        let basis = self.stance().basis;
-        let short = meter.fixed(cost).saturating_sub(level);
-        let (mut now, mut level) = (coarse, level);
-        if drawn != 0 || meter.could_earn(short, COARSE_NANOS, coarse) || level < -meter.max_debt() {
-            now = precise();
-            let mut earned = meter.earned(now);
-            let mut drawn = self.drawn(cell, now);
-            if cell.level.mend(meter, earned, drawn) {
-                earned = meter.earned(now);
-                drawn = self.drawn(cell, now);
+        remember: &impl Fn(u32),
+    ) -> Decision<'_> {
+        let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
+        let Some(cell) = self.slab.get(slot) else {
+            return self.find_and_decide(key, cost, coarse, precise, remember);
+        };
+        let (mut now, mut exact) = (coarse, false);
+        loop {
+            if !exact && self.is_exactness_needed(cell, cost, now, level) {
+                (now, exact) = (precise(), true);
+            } else if level != FULL {
+                self.count_denied(slot, cell, cost, now);
+                return Decision { limit, allowed: false, basis, level, cost, now };
             }
-            match cell.level.spend(meter, earned, drawn, cost, || cell.holds(key)) {
+            let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
+            if level == FULL {
+                cell.level.put_lid_on(meter, earned, drawn);
+            } else {
+                cell.level.mend(meter, earned, drawn);
+            }
+            match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
-                    if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                        self.note(slot, cell, spent, now);
-                    }
-                    return Some(Decision { limit: &self.limit, allowed: true, basis, level, cost, now });
+                    self.note_spent(slot, cell, spent, now);
+                    return Decision { limit, allowed: true, basis, level, cost, now };
                 }
+                Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
-                Outcome::Gone => return None,
+                Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, remember),
             }
         }
-        self.count_denied(slot, cell, cost, now);
-        Some(Decision { limit: &self.limit, allowed: false, basis, level, cost, now })
+    }
+
+    /// Whether a look at the precise time could find something else than one at the coarse time, which found `level`.
+    fn is_exactness_needed(&self, cell: &Cell, cost: u64, coarse: Now, level: i64) -> bool {
+        let meter = self.meter();
+        if level == FULL {
+            // A window is full from its beginning on; there is no other time to put its lid on.
+            return !meter.needs_wall();
+        }
+        let short = meter.fixed(cost).saturating_sub(level);
+        meter.could_earn(short, COARSE_NANOS, coarse)
+            || self.drawn(cell, coarse) != 0
+            || level < -meter.max_debt()
     }
 
     #[cold]
@@ -312,19 +394,17 @@ impl Table {
         now: Now,
         stance: Stance,
     ) -> Option<Decision<'_>> {
-        let allowed = stance.verdict == Verdict::Open;
+        let Stance { basis, verdict } = stance;
+        let allowed = verdict == Verdict::Open;
         if allowed {
             let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
-            if spent >= cell.flush_at.load(Ordering::Relaxed) {
-                self.note(slot, cell, spent, now);
-            }
+            self.note_spent(slot, cell, spent, now);
         } else if cell.holds(key) {
             self.count_denied(slot, cell, cost, now);
         } else {
             return None;
         }
-        let level = self.level_of(cell, now);
-        Some(Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now })
+        Some(Decision { limit: &self.limit, allowed, basis, level: self.level_of(cell, now), cost, now })
     }
 
     fn count_denied(&self, slot: u32, cell: &Cell, cost: u64, now: Now) {
@@ -335,6 +415,14 @@ impl Table {
             if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
                 self.note_clean(slot, cell, now);
             }
+        }
+    }
+
+    /// Tells the gossip if the key's count has reached `flush_at`.
+    #[inline]
+    fn note_spent(&self, slot: u32, cell: &Cell, spent: u64, now: Now) {
+        if spent >= cell.flush_at.load(Ordering::Relaxed) {
+            self.note(slot, cell, spent, now);
         }
     }
 
@@ -457,11 +545,12 @@ impl Table {
 
 /// Finding, taking in and giving up keys.
 impl Table {
+    /// The slot in which this thread last saw `key`, or [`NO_SLOT`].
     #[inline]
-    fn recall(&self, key: Key) -> Option<u32> {
+    fn recall(&self, key: Key) -> u32 {
         let (place, tag) = self.place(key);
-        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).ok()?;
-        ((word >> 32) as u32 == tag).then_some(word as u32)
+        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).unwrap_or(u64::MAX);
+        if (word >> 32) as u32 == tag { word as u32 } else { NO_SLOT }
     }
 
     #[inline]
@@ -493,7 +582,7 @@ impl Table {
     /// Takes `key` in, at the initial level; `None` when there is no room. Returns its slot also where it was there.
     pub(crate) fn insert(&self, key: Key, now: Now) -> Option<u32> {
         if !self.marks.is_heard() {
-            self.sweep(SWEPT_PER_INSERT, now);
+            self.sweep(now);
         }
         let hash = hash_of(key);
         let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
@@ -507,7 +596,9 @@ impl Table {
         cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
         let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
         cell.base.store(spent, Ordering::Release);
-        self.live.fetch_add(1, Ordering::Relaxed);
+        if key != SHARED_KEY {
+            self.room.live.fetch_add(1, Ordering::Relaxed);
+        }
         shard.insert(hash, (slot, SharedValue::new(())), |(slot, _)| {
             self.slab.get(*slot).map_or(0, |cell| hash_of(cell.key()))
         });
@@ -533,7 +624,7 @@ impl Table {
     }
 
     fn free_slots(&self) -> std::sync::MutexGuard<'_, FreeSlots> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.room.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The slots that have ever been used: 0 up to this.
@@ -546,29 +637,35 @@ impl Table {
         self.limit.max_keys() as u32
     }
 
-    /// Looks at the next `count` cells and gives up those whose keys have drained.
-    fn sweep(&self, count: usize, now: Now) {
-        for _ in 0..count {
-            let slot = {
-                let mut free = self.free_slots();
-                if free.unused == 0 {
-                    return;
-                }
-                free.hand = (free.hand + 1) % free.unused;
-                free.hand
-            };
-            self.evict_if_full(slot, now);
+    /// Looks at the next few cells and gives up those whose keys have drained: some time ago, or where room is short,
+    /// just now.
+    fn sweep(&self, now: Now) {
+        let most = self.limit.max_keys();
+        let (first, used, spare) = {
+            let mut free = self.free_slots();
+            let (first, used) = (free.hand, free.unused);
+            free.hand = if used == 0 { 0 } else { (first + SWEPT_PER_INSERT) % used };
+            (first, used, free.returned.len() + most.saturating_sub(used as usize))
+        };
+        let idle = if spare <= most / SHORT_PART { 0 } else { IDLE_NANOS };
+        for step in 0..SWEPT_PER_INSERT.min(used) {
+            self.evict_if_idle((first + step) % used, idle, now);
         }
     }
 
     /// Gives up the key in `slot` if its level is back at the capacity: it then differs in nothing from a new one.
     pub(crate) fn evict_if_full(&self, slot: u32, now: Now) -> bool {
+        self.evict_if_idle(slot, 0, now)
+    }
+
+    /// The same if it has been back at the capacity for so long.
+    fn evict_if_idle(&self, slot: u32, nanos: u64, now: Now) -> bool {
         let Some(cell) = self.slab.get(slot) else { return false };
         let spent = cell.level.spent();
-        if spent & DEAD != 0 || self.level_of(cell, now) < self.meter().capacity() {
-            return false;
-        }
-        self.evict(slot, cell, spent)
+        let meter = self.meter();
+        let level = cell.level.read(meter, meter.earned(now), self.drawn(cell, now));
+        let idle_level = meter.capacity().saturating_add_unsigned(meter.earned_within(nanos, now));
+        spent & DEAD == 0 && level >= idle_level && self.evict(slot, cell, spent)
     }
 
     /// Gives up the key in `slot` if it has spent exactly `spent`.
@@ -585,8 +682,8 @@ impl Table {
         }
         shard.remove_entry(hash, |(other, _)| *other == slot);
         drop(shard);
-        self.live.fetch_sub(1, Ordering::Relaxed);
-        if slot as usize != self.limit.max_keys() {
+        if slot != self.shared_slot() {
+            self.room.live.fetch_sub(1, Ordering::Relaxed);
             self.free_slots().returned.push(slot);
         }
         true
@@ -611,4 +708,60 @@ impl Table {
 #[inline]
 fn hash_of(key: Key) -> u64 {
     key.digest() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{limit::Quota, time::Timestamp};
+
+    fn at(micros: u64) -> Now {
+        Now { mono: Timestamp::from_nanos(1_000_000_000_000 + micros * 1_000), ..Now::default() }
+    }
+
+    fn table(burst: u64) -> Table {
+        Table::new(
+            Limit::token_bucket("a", Quota::per_second(1_000)).burst(burst).max_keys(10).build().unwrap(),
+        )
+    }
+
+    /// How many of a hundred checks pass while the coarse clock and the precise one show these times.
+    fn admitted(table: &Table, coarse: Now, precise: Now) -> usize {
+        let key = Key::from_digest(7);
+        (0..100).filter(|_| table.check(key, 1, coarse, || precise).is_allowed()).count()
+    }
+
+    #[test]
+    fn a_stale_clock_admits_no_more_than_the_burst_at_once() {
+        let table = table(10);
+        // First for a key that is taken in, then for a bucket that was full long since.
+        assert_eq!(admitted(&table, at(0), at(3_900)), 10);
+        assert_eq!(admitted(&table, at(100_000), at(103_900)), 10);
+        assert_eq!(admitted(&table, at(104_000), at(104_900)), 1);
+    }
+
+    #[test]
+    fn a_stale_clock_refuses_nothing_that_has_come_back() {
+        let table = table(10);
+        assert_eq!(admitted(&table, at(0), at(0)), 10);
+        assert_eq!(admitted(&table, at(0), at(3_900)), 3);
+        assert_eq!(admitted(&table, at(0), at(4_000)), 1);
+    }
+
+    #[test]
+    fn a_key_keeps_its_cell_for_a_while_where_there_is_room() {
+        let table = table(10);
+        let take_in = |digest: u128, now: Now| {
+            let _ = table.check(Key::from_digest(digest), 1, now, || now);
+        };
+        take_in(1, at(0));
+        take_in(2, at(1_000_000));
+        take_in(3, at(2_000_000));
+        assert_eq!(table.live_keys(), 3);
+        take_in(4, at(0).after(Duration::from_secs(60)));
+        take_in(5, at(0).after(Duration::from_secs(60)));
+        assert_eq!(table.live_keys(), 2);
+    }
 }

@@ -3,7 +3,11 @@
 //! `spent` is what this node admitted, in whole units; it only grows while the slot lives, also across the keys that
 //! use the slot in turn, so a stale compare-and-swap can never succeed on another key's count. `offset` is all else,
 //! in fixed point (see the [module above](super)). A check changes `spent` alone, and `offset` only when the level
-//! would exceed the capacity.
+//! would exceed the capacity: what is above it is then gone for good.
+//!
+//! When exactly a lid is put on matters. At a time that lies some milliseconds back, the bucket would begin to fill
+//! again from there, and admit as much more than its capacity in an instant. So a check that finds the bucket full is
+//! told so, and puts the lid on at the precise time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,6 +32,8 @@ pub(crate) enum Outcome {
     Allowed { level: i64, spent: u64 },
     /// Not spent: the level was too low.
     Denied { level: i64 },
+    /// Not spent: the level is above the capacity, and waits for its [lid](Level::put_lid_on).
+    Full,
     /// The slot holds no key, or another one.
     Gone,
 }
@@ -65,10 +71,10 @@ impl Level {
         self.offset.load(Ordering::Acquire)
     }
 
-    /// Spends `cost` units if the level, less what is `drawn` on it from elsewhere, allows it.
+    /// Spends `cost` units, at most the capacity, if the level, less what is `drawn` on it from elsewhere, allows it.
     ///
     /// `alive` says whether the slot still holds the caller's key; it is asked after each look at the count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn spend(
         &self,
         meter: &Meter,
@@ -83,11 +89,12 @@ impl Level {
             if spent & DEAD != 0 || !alive() {
                 return Outcome::Gone;
             }
-            let Some(level) = self.lifted(meter, earned, drawn, spent) else {
-                spent = self.spent.load(Ordering::Acquire);
-                continue;
-            };
-            if level < need || spent > MOST_SPENT - cost {
+            let above = above(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire));
+            if above > 0 {
+                return Outcome::Full;
+            }
+            let level = above + meter.capacity;
+            if level < need || spent > MOST_SPENT {
                 return Outcome::Denied { level };
             }
             match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
@@ -101,7 +108,7 @@ impl Level {
     pub(crate) fn spend_anyway(&self, cost: u64, alive: impl Fn() -> bool) -> Option<u64> {
         let mut spent = self.spent.load(Ordering::Acquire);
         loop {
-            if spent & DEAD != 0 || !alive() || spent > MOST_SPENT - cost {
+            if spent & DEAD != 0 || !alive() || spent > MOST_SPENT {
                 return None;
             }
             match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
@@ -114,35 +121,26 @@ impl Level {
     /// The level, without changing anything. It may be above the capacity, where nobody looked since it filled.
     #[inline]
     pub(crate) fn read(&self, meter: &Meter, earned: u64, drawn: i64) -> i64 {
-        self.raw(
-            meter,
-            earned,
-            drawn,
-            self.spent.load(Ordering::Acquire) & !DEAD,
-            self.offset.load(Ordering::Acquire),
-        )
+        let spent = self.spent.load(Ordering::Acquire) & !DEAD;
+        self.raw(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire))
     }
 
-    /// The level with the capacity as its lid; what is above it is gone for good. `None` when somebody else moved the
-    /// offset meanwhile.
-    #[inline]
-    fn lifted(&self, meter: &Meter, earned: u64, drawn: i64, spent: u64) -> Option<i64> {
+    /// Brings a level that is above the capacity down to it; what was above is gone for good. Does nothing where
+    /// somebody else moves the level meanwhile.
+    pub(crate) fn put_lid_on(&self, meter: &Meter, earned: u64, drawn: i64) {
+        let spent = self.spent.load(Ordering::Acquire);
         let offset = self.offset.load(Ordering::Acquire);
-        let level = self.raw(meter, earned, drawn, spent, offset);
-        if level <= meter.capacity {
-            return Some(level);
+        let above = above(meter, earned, drawn, spent, offset).max(0);
+        // The two belong together only if the count has not gone on, perhaps to another key of the slot.
+        if spent & DEAD == 0 && self.spent.load(Ordering::Acquire) == spent {
+            let lid = offset.wrapping_add(above as u64);
+            let _ = self.offset.compare_exchange(offset, lid, Ordering::AcqRel, Ordering::Relaxed);
         }
-        let lid = offset.wrapping_add((level - meter.capacity) as u64);
-        self.offset
-            .compare_exchange(offset, lid, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-            .then_some(meter.capacity)
     }
 
     #[inline]
     fn raw(&self, meter: &Meter, earned: u64, drawn: i64, spent: u64, offset: u64) -> i64 {
-        let used = offset.wrapping_add(spent.wrapping_shl(meter.scale));
-        (earned.wrapping_sub(used) as i64).saturating_add(meter.capacity).saturating_sub(drawn)
+        above(meter, earned, drawn, spent, offset).saturating_add(meter.capacity)
     }
 
     /// Takes `amount` off the level, but not below `floor`; what is below already stays there. Returns what was taken.
@@ -186,6 +184,15 @@ impl Level {
         let mended = offset.wrapping_sub(level.unsigned_abs());
         self.offset.compare_exchange(offset, mended, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
+}
+
+/// How far the level is above the capacity; negative where units are missing to it.
+#[inline]
+fn above(meter: &Meter, earned: u64, drawn: i64, spent: u64, offset: u64) -> i64 {
+    let used = offset.wrapping_add(spent.wrapping_shl(meter.scale));
+    let above = earned.wrapping_sub(used) as i64;
+    // Seldom anything is drawn, and the difference would saturate for nothing.
+    if drawn == 0 { above } else { above.saturating_sub(drawn) }
 }
 
 #[cfg(test)]

@@ -5,10 +5,14 @@
 
 use crate::time::Timestamp;
 
-/// Earning in proportion to monotonic time: `(nanos × numerator) >> shift`.
+/// Earning in proportion to monotonic time: `(nanos × numerator) >> (64 + shift)`.
+///
+/// A meter's scale leaves room for 300 years of earning, so less than a half is earned a nanosecond, and the product's
+/// upper half holds all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Linear {
     numerator: u64,
+    /// Below 64.
     shift: u32,
 }
 
@@ -18,11 +22,11 @@ impl Linear {
         let per_period = u128::from(units) << scale;
         let period = u128::from(period_nanos.max(1));
         // The largest shift at which the rate still fits 64 bits, and the dividend 128.
-        let shift = (0..=per_period.leading_zeros())
+        let shift = (64..=per_period.leading_zeros().min(127))
             .rev()
             .find(|shift| (per_period << shift) / period <= u128::from(u64::MAX));
-        let shift = shift.unwrap_or(0);
-        Self { numerator: ((per_period << shift) / period) as u64, shift }
+        let shift = shift.unwrap_or(64);
+        Self { numerator: ((per_period << shift) / period) as u64, shift: shift - 64 }
     }
 
     #[inline]
@@ -32,17 +36,14 @@ impl Linear {
 
     #[inline]
     pub(super) fn earned_in(self, nanos: u64) -> u64 {
-        ((u128::from(nanos) * u128::from(self.numerator)) >> self.shift) as u64
+        let high = (u128::from(nanos) * u128::from(self.numerator)) >> 64;
+        high as u64 >> self.shift
     }
 
     pub(super) fn nanos_to_earn(self, amount: u64) -> u64 {
         // One more than the product's floor can hide, so that a retry at that time does pass.
-        let wanted = (u128::from(amount) + 1) << self.shift.min(63);
-        let rate = if self.shift > 63 {
-            u128::from(self.numerator) >> (self.shift - 63)
-        } else {
-            self.numerator.into()
-        };
+        let wanted = (u128::from(amount) + 1) << 63;
+        let rate = u128::from(self.numerator) >> (self.shift + 1);
         u64::try_from(wanted.div_ceil(rate.max(1))).unwrap_or(u64::MAX)
     }
 }

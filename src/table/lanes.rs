@@ -45,12 +45,15 @@ impl Drop for Lease {
 #[inline]
 fn lane() -> usize {
     // A thread that is ending has no lane any more.
-    let lane = LANE.try_with(Cell::get).unwrap_or(SHARED_LANE);
-    if lane == UNASSIGNED { assign() } else { lane }
+    LANE.try_with(Cell::get).unwrap_or(SHARED_LANE)
 }
 
+/// The lane of a thread that has none of its own: the shared one, or a new one at the thread's first call.
 #[cold]
-fn assign() -> usize {
+fn assigned() -> usize {
+    if lane() != UNASSIGNED {
+        return SHARED_LANE;
+    }
     let lane = {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         match pool.returned.pop() {
@@ -87,14 +90,21 @@ impl Lanes {
 
     #[inline]
     pub(super) fn count_check(&self) {
-        let lane = lane();
-        add_one(&self.0[lane.min(SHARED_LANE)].checks, lane);
+        self.add_one(|lane| &lane.checks);
     }
 
     #[inline]
     pub(super) fn count_denial(&self) {
-        let lane = lane();
-        add_one(&self.0[lane.min(SHARED_LANE)].denials, lane);
+        self.add_one(|lane| &lane.denials);
+    }
+
+    #[inline]
+    fn add_one(&self, count: impl Fn(&Lane) -> &AtomicU64) {
+        let [own @ .., shared] = &*self.0;
+        match own.get(lane()) {
+            Some(lane) => add_alone(count(lane)),
+            None => add_in_company(own.get(assigned()).map_or(count(shared), count)),
+        }
     }
 
     /// Checks and denials so far.
@@ -105,13 +115,15 @@ impl Lanes {
     }
 }
 
+/// Adds to a count that no other thread writes.
 #[inline]
-fn add_one(count: &AtomicU64, lane: usize) {
-    if lane < OWN_LANES {
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    } else {
-        count.fetch_add(1, Ordering::Relaxed);
-    }
+fn add_alone(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+#[cold]
+fn add_in_company(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]

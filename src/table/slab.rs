@@ -99,9 +99,12 @@ fn halves(key: Key) -> [u64; 2] {
     [key.digest() as u64, (key.digest() >> 64) as u64]
 }
 
+/// Cells that are allocated at once. Their number is part of the type, so that a slot needs no check against it.
+type Chunk = Box<[Cell; CHUNK]>;
+
 /// All cells of a table.
 pub(crate) struct Slab {
-    chunks: Box<[OnceLock<Box<[Cell]>>]>,
+    chunks: Box<[OnceLock<Chunk>]>,
 }
 
 impl Slab {
@@ -113,13 +116,23 @@ impl Slab {
     /// The cell in this slot, if its chunk has been allocated.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Cell> {
-        self.chunks.get(slot as usize / CHUNK)?.get()?.get(slot as usize % CHUNK)
+        Some(&self.chunks.get(slot as usize / CHUNK)?.get()?[slot as usize % CHUNK])
     }
 
     /// The cell in this slot, allocated if need be; `None` beyond the slab's end.
     pub(super) fn allocated(&self, slot: u32) -> Option<&Cell> {
         let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        chunk.get_or_init(|| (0..CHUNK).map(|_| Cell::empty()).collect()).get(slot as usize % CHUNK)
+        Some(&chunk.get_or_init(new_chunk)[slot as usize % CHUNK])
+    }
+}
+
+#[cold]
+fn new_chunk() -> Chunk {
+    // Collected, since an array would be made on the stack first.
+    let cells: Vec<Cell> = (0..CHUNK).map(|_| Cell::empty()).collect();
+    match cells.try_into() {
+        Ok(chunk) => chunk,
+        Err(_) => unreachable!("there are as many cells as a chunk has"),
     }
 }
 

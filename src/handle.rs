@@ -1,0 +1,209 @@
+//! A key known in advance.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crate::{
+    clock::Clock,
+    decision::Decision,
+    error::CostError,
+    key::Key,
+    limit::Limit,
+    table::{NO_SLOT, Table},
+};
+
+/// One key of a limiter, for a caller that knows it in advance: a global limit, a tenant's connection.
+///
+/// A check through a handle neither digests the key nor looks it up, and costs less than half of what reading
+/// `Instant::now` does. It counts together with all other checks of the key. Made by
+/// [`Limiter::handle`](crate::Limiter::handle).
+///
+/// The handle keeps no room for its key: a key that is not spent on for so long that its bucket is full again may be
+/// given up, and is taken in anew at the next check, like any other. A handle may be shared between threads, and a
+/// clone decides on the same key.
+///
+/// ```
+/// use ratemesh::{Limit, Limiter, Quota};
+///
+/// let limiter = Limiter::new(Limit::token_bucket("outbound", Quota::per_second(100)).burst(2).build()?);
+/// let everyone = limiter.handle(());
+/// assert!(everyone.check().is_allowed());
+/// assert!(limiter.check(()).is_allowed());
+/// assert!(!everyone.check().is_allowed());
+/// # Ok::<(), ratemesh::LimitError>(())
+/// ```
+pub struct KeyHandle {
+    table: Arc<Table>,
+    clock: Clock,
+    key: Key,
+    /// Where the key was last, which its cell confirms or denies.
+    slot: AtomicU32,
+}
+
+impl KeyHandle {
+    pub(crate) fn new(table: Arc<Table>, clock: Clock, key: Key) -> Self {
+        Self { table, clock, key, slot: AtomicU32::new(NO_SLOT) }
+    }
+
+    /// Decides a request of one unit, like [`Limiter::check`](crate::Limiter::check).
+    #[inline]
+    pub fn check(&self) -> Decision<'_> {
+        self.decide(1)
+    }
+
+    /// Decides a request of `cost` units, like [`Limiter::check_cost`](crate::Limiter::check_cost).
+    ///
+    /// # Errors
+    /// A cost above the limit's capacity could never pass; nothing is spent.
+    #[inline]
+    pub fn check_cost(&self, cost: u64) -> Result<Decision<'_>, CostError> {
+        self.limit().check_fits(cost)?;
+        Ok(self.decide(cost))
+    }
+
+    // Compiled here, once, and not again in each crate that checks.
+    fn decide(&self, cost: u64) -> Decision<'_> {
+        let wall = self.table.meter().needs_wall();
+        self.table.check_at(&self.slot, self.key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
+    }
+
+    /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
+    pub fn peek(&self) -> Decision<'_> {
+        self.table.peek(self.key, 1, self.clock.precise())
+    }
+
+    /// Gives units back, like [`Limiter::refund`](crate::Limiter::refund).
+    pub fn refund(&self, units: u64) -> u64 {
+        self.table.refund(self.key, units, self.clock.precise())
+    }
+
+    /// The key.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &Limit {
+        self.table.limit()
+    }
+}
+
+impl Clone for KeyHandle {
+    fn clone(&self) -> Self {
+        let slot = AtomicU32::new(self.slot.load(Ordering::Relaxed));
+        Self { table: Arc::clone(&self.table), clock: self.clock.clone(), key: self.key, slot }
+    }
+}
+
+impl fmt::Debug for KeyHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyHandle")
+            .field("limit", self.limit())
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{Limit, Limiter, ManualClock, OnFull, Quota};
+
+    fn limiter(max_keys: usize) -> (Limiter, ManualClock) {
+        let clock = ManualClock::new();
+        let limit = Limit::token_bucket("a", Quota::per_second(10))
+            .burst(10)
+            .max_keys(max_keys)
+            .on_full(OnFull::Closed);
+        (Limiter::with_clock(limit.build().unwrap(), clock.clone()), clock)
+    }
+
+    #[test]
+    fn a_handle_and_the_limiter_count_together() {
+        let (limiter, _) = limiter(100);
+        let handle = limiter.handle("alice");
+        let other = handle.clone();
+        for left in (0..3).rev() {
+            assert!(handle.check().is_allowed());
+            assert!(other.check().is_allowed());
+            let decision = limiter.check("alice");
+            assert!(decision.is_allowed());
+            assert_eq!(decision.remaining(), 3 * left + 1);
+        }
+        assert_eq!(handle.peek().remaining(), 1);
+        assert!(handle.check().is_allowed());
+        assert!(!handle.check().is_allowed());
+        assert!(!limiter.check("alice").is_allowed());
+        assert_eq!(handle.refund(4), 4);
+        assert!(handle.check_cost(4).unwrap().is_allowed());
+        assert!(handle.check_cost(11).is_err());
+        assert_eq!(limiter.live_keys(), 1);
+    }
+
+    #[test]
+    fn a_handle_takes_no_room_before_its_first_check() {
+        let (limiter, _) = limiter(100);
+        let handle = limiter.handle("alice");
+        assert!(handle.peek().is_allowed());
+        assert_eq!(handle.refund(1), 0);
+        assert_eq!(limiter.live_keys(), 0);
+    }
+
+    #[test]
+    fn a_handle_never_spends_on_the_key_that_took_its_slot() {
+        let (limiter, clock) = limiter(1);
+        let handle = limiter.handle("alice");
+        assert!(handle.check().is_allowed());
+        clock.advance(Duration::from_secs(1));
+        // Alice's bucket is full again, so she gives up the only slot.
+        assert_eq!(limiter.check("bob").remaining(), 9);
+        assert!(!handle.check().is_allowed(), "there is no room for alice");
+        assert_eq!(limiter.check("bob").remaining(), 8);
+        clock.advance(Duration::from_secs(1));
+        // And now Bob gives it up.
+        assert_eq!(handle.check().remaining(), 9);
+        assert_eq!(handle.check().remaining(), 8);
+        assert!(!limiter.check("bob").is_allowed(), "there is no room for bob");
+    }
+
+    #[test]
+    fn a_handle_finds_its_key_again_wherever_it_went() {
+        let (limiter, clock) = limiter(2);
+        let handle = limiter.handle("alice");
+        assert!(handle.check().is_allowed());
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(limiter.check_cost("bob", 10).unwrap().remaining(), 0);
+        clock.advance(Duration::from_millis(100));
+        // Alice's former slot is Bob's or free; a clone made meanwhile knows the old place too.
+        let clone = handle.clone();
+        assert_eq!(limiter.check_cost("alice", 3).unwrap().remaining(), 7);
+        assert_eq!(handle.check().remaining(), 6);
+        assert_eq!(clone.check().remaining(), 5);
+    }
+
+    #[test]
+    fn threads_that_share_a_handle_spend_the_burst_once() {
+        let (limiter, clock) = limiter(2);
+        let handle = limiter.handle("alice");
+        for round in 0..200_u64 {
+            let admitted: usize = std::thread::scope(|scope| {
+                let check = || (0..8).filter(|_| handle.check().is_allowed()).count();
+                let threads: Vec<_> = (0..3).map(|_| scope.spawn(check)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            assert_eq!(admitted, 10, "round {round}");
+            clock.advance(Duration::from_secs(1));
+            // Passers-by push the key out of its slot between the rounds.
+            for passer_by in 0..2_u64 {
+                let _ = limiter.check((round, passer_by));
+            }
+            clock.advance(Duration::from_secs(1));
+        }
+    }
+}
