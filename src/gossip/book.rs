@@ -295,6 +295,11 @@ impl Book {
         }
     }
 
+    /// Brings the views of a hot key's level together; see [`HotKeys::draw_together`].
+    pub(super) fn draw_together(&mut self, slot: u32, now: Now) {
+        self.hot.draw_together(&self.table, &mut self.ledger, slot, now);
+    }
+
     /// Looks at a hot key; see [`HotKeys::look`].
     pub(super) fn look(&mut self, slot: u32, sample: bool, now: Now) -> Look {
         let look = self.hot.look(&self.table, &mut self.ledger, slot, sample, now);
@@ -333,14 +338,15 @@ impl Book {
             return Ok(Taken { slot, news: merged.news, first, urgent: false });
         }
         let mut amount = fixed(&self.table, merged.units);
-        let hot = item.demand.is_some_and(|demand| demand > 0.0) && self.hot.heat(&self.table, slot, now);
+        let hot =
+            item.statement.is_some_and(|said| said.demand > 0.0) && self.hot.heat(&self.table, slot, now);
         let expected = hot || self.hot.contains(slot);
-        let restated = expected && item.demand.is_some() && self.hot.is_newer(slot, actor, item.version);
+        let restated = expected && item.statement.is_some() && self.hot.is_newer(slot, actor, item.version);
         if restated {
             self.ledger.touch(slot, actor, item.epoch, stamp);
         }
         if expected && (restated || merged.news) {
-            let statement = item.demand.filter(|_| restated).map(|demand| (demand, item.version));
+            let statement = item.statement.filter(|_| restated).map(|said| (said, item.version));
             let age = Duration::from_nanos(age);
             amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, statement, amount, age, now);
         }
@@ -421,8 +427,9 @@ impl Book {
         } else {
             u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX)
         };
-        let demand = if actor == me { self.hot.own_demand(slot) } else { self.hot.demand_of(slot, actor) };
-        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, demand })
+        let statement =
+            if actor == me { self.hot.own_statement(slot) } else { self.hot.statement_of(slot, actor) };
+        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, statement })
     }
 
     /// Looks at the next `count` slots: drops the shares that have retired, and gives up the keys that have drained.

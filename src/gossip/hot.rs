@@ -16,6 +16,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use super::message::Statement;
 use crate::{
     ledger::{ActorIndex, Ledger},
     limit::OnPartition,
@@ -38,7 +39,10 @@ const HORIZON: Duration = Duration::from_millis(500);
 /// An actor that has not been heard of the key for so many heartbeats is expected to spend nothing more, and what was
 /// debited for it since is given back: it is more likely dead than cut off, and if it lives its next count puts that right.
 /// Were it to wait for the peer to be declared unreachable, the fleet would leave a dead node's part unspent until then.
-const PATIENCE_HEARTBEATS: u32 = 4;
+const PATIENCE_HEARTBEATS: f64 = 3.5;
+/// Which part of the way to the mean of all views a view moves in a heartbeat, and for how many heartbeats a view counts.
+const DRAWN_TOGETHER: f64 = 0.25;
+const FRESH_HEARTBEATS: u32 = 3;
 /// How long a key stays hot after its demand fell.
 const COOLING: Duration = Duration::from_millis(600);
 
@@ -50,6 +54,8 @@ struct Expected {
     version: u64,
     /// As stated, in units per second.
     demand: f64,
+    /// The level that it saw then, in units.
+    level: f64,
     /// When its last statement came.
     heard: Timestamp,
     /// Debited for it already, and not yet put right by a count.
@@ -63,6 +69,7 @@ struct Expected {
 struct Stated {
     spent: u64,
     demand: f64,
+    level: f64,
     /// What peers expect since, in the meter's fixed point.
     flow: Flow,
 }
@@ -109,6 +116,8 @@ pub(super) struct HotKeys {
     least: f64,
     threshold: f64,
     patience: Duration,
+    /// How long a stated level counts.
+    fresh: Duration,
 }
 
 impl HotKeys {
@@ -123,10 +132,11 @@ impl HotKeys {
             continuous: !limit.meter().needs_wall(),
             least: if rate >= least { least } else { f64::INFINITY },
             threshold,
+            fresh: heartbeat * FRESH_HEARTBEATS,
             // Where something is assumed of nodes that cannot be heard, expectations last until then.
             patience: match limit.on_partition() {
                 OnPartition::LastDemand | OnPartition::Share => Duration::MAX,
-                _ => heartbeat * PATIENCE_HEARTBEATS,
+                _ => heartbeat.mul_f64(PATIENCE_HEARTBEATS),
             },
         }
     }
@@ -229,12 +239,12 @@ impl HotKeys {
             .is_some_and(|key| key.stated.is_some_and(|stated| stated.demand > 0.0) || key.demand() > 0.0)
     }
 
-    /// The demand to state with a share that has `spent` units in all, which peers then expect from.
-    pub(super) fn state(&mut self, table: &Table, slot: u32, spent: u64, now: Now) -> Option<f32> {
+    /// Notes what is stated with a share that has `spent` units in all, and what peers then expect.
+    pub(super) fn state(&mut self, table: &Table, slot: u32, spent: u64, now: Now) {
         let rate = self.rate;
         let continuous = self.continuous;
         let least = self.least;
-        let key = self.keys.get_mut(&slot)?;
+        let Some(key) = self.keys.get_mut(&slot) else { return };
         let demand = key.demand();
         let demand = if demand < least / 8.0 { 0.0 } else { demand };
         let level = table.cell(slot).map_or(0, |cell| table.level_of(cell, now));
@@ -249,19 +259,46 @@ impl HotKeys {
             later_rate: later,
             end: Timestamp::from_nanos(u64::MAX),
         };
-        key.stated = Some(Stated { spent, demand, flow });
-        Some(demand as f32)
+        let level = table.meter().as_units(level);
+        key.stated = Some(Stated { spent, demand, level, flow });
     }
 
-    /// The demand that this node has last stated.
-    pub(super) fn own_demand(&self, slot: u32) -> Option<f32> {
-        self.keys.get(&slot)?.stated.map(|stated| stated.demand as f32)
+    /// What this node has last stated.
+    pub(super) fn own_statement(&self, slot: u32) -> Option<Statement> {
+        let stated = self.keys.get(&slot)?.stated?;
+        Some(Statement { demand: stated.demand as f32, level: stated.level as f32 })
     }
 
-    /// The demand that this node knows an actor to have stated, to pass on with its share.
-    pub(super) fn demand_of(&self, slot: u32, actor: ActorIndex) -> Option<f32> {
+    /// What this node knows an actor to have stated, to pass on with its share.
+    pub(super) fn statement_of(&self, slot: u32, actor: ActorIndex) -> Option<Statement> {
         let key = self.keys.get(&slot)?;
-        key.peers.iter().find(|peer| peer.actor == actor).map(|peer| peer.demand as f32)
+        let peer = key.peers.iter().find(|peer| peer.actor == actor)?;
+        Some(Statement { demand: peer.demand as f32, level: peer.level as f32 })
+    }
+
+    /// Moves this node's view of the level a part of the way to the mean of all nodes' views.
+    ///
+    /// Under overload every view moves by what comes in less what is really spent, so a difference between two views
+    /// would last: the node with the lower one would starve, however exact the sum is. All views are of the same
+    /// level, and what each node moves adds up to nothing. Views that still have units to spend are left alone, for
+    /// there the statements are older than the spending.
+    pub(super) fn draw_together(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
+        let (Some(key), Some(cell)) = (self.keys.get(&slot), table.cell(slot)) else { return };
+        let level = table.meter().as_units(table.level_of(cell, now));
+        let fresh = |peer: &&Expected| peer.demand > 0.0 && now.mono.since(peer.heard) <= self.fresh;
+        let (mut sum, mut views, mut demands) = (level, 1.0, key.demand());
+        for peer in key.peers.iter().filter(fresh) {
+            demands += peer.demand;
+            if peer.level <= REMNANT {
+                sum += peer.level;
+                views += 1.0;
+            }
+        }
+        if !self.continuous || level > REMNANT || demands <= self.rate {
+            return;
+        }
+        let step = table.meter().amount_of(DRAWN_TOGETHER * (sum / views - level));
+        ledger.settle(table, slot, -step, 0, -table.meter().max_debt(), now);
     }
 
     /// Whether a statement is newer than the last one of its actor.
@@ -279,7 +316,7 @@ impl HotKeys {
         ledger: &mut Ledger,
         slot: u32,
         actor: ActorIndex,
-        statement: Option<(f32, u64)>,
+        statement: Option<(Statement, u64)>,
         amount: i64,
         age: Duration,
         now: Now,
@@ -292,9 +329,14 @@ impl HotKeys {
         let since = under_way.over(saturating_nanos(age)).min(peer.debited);
         let correction = amount.saturating_sub(peer.debited - since);
         peer.debited = since;
-        if let Some((demand, version)) = statement {
-            // A demand that is no number is none.
-            peer.demand = if demand.is_nan() { 0.0 } else { f64::from(demand).clamp(0.0, MAX_DEMAND) };
+        if let Some((Statement { demand, level }, version)) = statement {
+            // What is no number is nothing.
+            let number = |said: f32, least: f64| {
+                if said.is_nan() { 0.0 } else { f64::from(said).clamp(least, MAX_DEMAND) }
+            };
+            peer.demand = number(demand, 0.0);
+            // No view is lower than the deepest debt, so none can draw others lower.
+            peer.level = number(level, -table.meter().as_units(table.meter().max_debt()));
             peer.version = version;
             peer.heard = now.mono;
         }
@@ -481,6 +523,7 @@ impl HotKey {
                     actor,
                     version: 0,
                     demand: 0.0,
+                    level: 0.0,
                     heard: Timestamp::ZERO,
                     debited: 0,
                     rate: Rate::default(),

@@ -53,7 +53,8 @@ impl Gossip {
             let silent = now.mono.since(peer.heard) > suspect_after;
             if silent && matches!(peer.state, PeerState::Up | PeerState::Unheard) {
                 peer.state = PeerState::Unreachable;
-                peer.outage = Some(Outage { from: peer.heard, until: None });
+                // Until now it was expected to spend; from now on its share is assumed.
+                peer.outage = Some(Outage { from: now.mono, until: None });
                 self.events.push_back(Event::PeerUnreachable(node));
                 self.silence(node, false, now);
             }

@@ -250,15 +250,24 @@ pub(crate) struct Item {
     pub(crate) age: u32,
     /// Milliseconds, before it was written, in which the units were spent that it made known.
     pub(crate) span_ms: u16,
-    /// Units per second that the actor is asked for, where it says so.
-    pub(crate) demand: Option<f32>,
+    /// What the actor says of itself, where the key is a hot one.
+    pub(crate) statement: Option<Statement>,
+}
+
+/// What an actor says of a hot key beside its share. Written with 8 bits of precision.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Statement {
+    /// Units per second that it is asked for.
+    pub(crate) demand: f32,
+    /// The units that it sees left; negative where it sees a debt.
+    pub(crate) level: f32,
 }
 
 const CONTEXT: u8 = 1;
 const SKIP: u8 = 2;
 const REFUNDED: u8 = 4;
 const AGE: u8 = 8;
-const DEMAND: u8 = 16;
+const STATEMENT: u8 = 16;
 const SPAN: u8 = 32;
 const END_OF_GROUP: u8 = 0x80;
 
@@ -266,7 +275,7 @@ const END_OF_FRAME: u8 = 0;
 const GROUP: u8 = 1;
 
 /// The most bytes that an item can take.
-pub(crate) const ITEM_BYTES: usize = 1 + 3 + 3 + 9 + 16 + 9 + 9 + 5 + 3 + 2;
+pub(crate) const ITEM_BYTES: usize = 1 + 3 + 3 + 9 + 16 + 9 + 9 + 5 + 3 + 4;
 /// The most bytes that a group takes beside its items, and the end of the frame after it.
 pub(crate) const GROUP_BYTES: usize = 1 + 3 + 5 + 9 + 1 + 9 + 1;
 /// The most bytes that a beat takes.
@@ -329,7 +338,7 @@ impl FrameWriter {
                 | flag(skip != 0, SKIP)
                 | flag(item.share.refunded != 0, REFUNDED)
                 | flag(item.age != 0, AGE)
-                | flag(item.demand.is_some(), DEMAND)
+                | flag(item.statement.is_some(), STATEMENT)
                 | flag(item.span_ms != 0, SPAN),
         );
         if new_context {
@@ -349,8 +358,9 @@ impl FrameWriter {
         if item.span_ms != 0 {
             self.put(&item.span_ms);
         }
-        if let Some(demand) = item.demand {
-            let _ = self.encoder.writer().write(&coarse(demand));
+        if let Some(statement) = item.statement {
+            let _ = self.encoder.writer().write(&coarse(statement.demand));
+            let _ = self.encoder.writer().write(&coarse(statement.level));
         }
         self.at = At { version: item.version, context: Some(context) };
     }
@@ -368,9 +378,9 @@ impl FrameWriter {
 }
 
 /// The upper half of a number's bits: 8 of exponent and 7 of mantissa, right to half a percent (bfloat16).
-fn coarse(demand: f32) -> [u8; 2] {
+fn coarse(number: f32) -> [u8; 2] {
     // Half of what is cut off, so that it is rounded and not cut.
-    ((demand.to_bits().saturating_add(0x7fff) >> 16) as u16).to_le_bytes()
+    ((number.to_bits().saturating_add(0x7fff) >> 16) as u16).to_le_bytes()
 }
 
 fn fine(bytes: [u8; 2]) -> f32 {
@@ -454,7 +464,10 @@ impl<'a> FrameReader<'a> {
         let refunded = if flags & REFUNDED != 0 { self.get()? } else { 0 };
         let age = if flags & AGE != 0 { self.get()? } else { 0 };
         let span_ms = if flags & SPAN != 0 { self.get()? } else { 0 };
-        let demand = if flags & DEMAND != 0 { Some(fine(self.get()?)) } else { None };
+        let statement = match flags & STATEMENT {
+            0 => None,
+            _ => Some(Statement { demand: fine(self.get()?), level: fine(self.get()?) }),
+        };
         self.group = Some(At { version, context });
         let key = Key::from_digest(digest);
         Ok(Part::Item(Item {
@@ -465,7 +478,7 @@ impl<'a> FrameReader<'a> {
             share: Share { spent, refunded },
             age,
             span_ms,
-            demand,
+            statement,
         }))
     }
 }
@@ -484,7 +497,7 @@ mod tests {
                 share: Share { spent: i % 400, refunded: 0 },
                 age: 0,
                 span_ms: 100,
-                demand: None,
+                statement: None,
             })
             .collect()
     }
@@ -510,7 +523,12 @@ mod tests {
         let beats = [Beat { actor, beat: 9, version: 1 << 40 }];
         let mut written = items(5);
         written[1] = Item { share: Share { spent: u64::MAX, refunded: 3 }, ..written[1] };
-        written[2] = Item { limit: 4, age: 70_000, demand: Some(12.5), ..written[2] };
+        written[2] = Item {
+            limit: 4,
+            age: 70_000,
+            statement: Some(Statement { demand: 12.5, level: -3.0 }),
+            ..written[2]
+        };
         written[4].version += 100;
         let mut writer = FrameWriter::new(header, &beats, 0);
         writer.start_group(actor, 999);

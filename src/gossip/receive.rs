@@ -100,7 +100,12 @@ impl Gossip {
             state.heard = now.mono;
         }
         self.take_progress(from, &hello.progress, now);
-        self.ask_for_sync_if_needed(from, &hello.progress, now);
+        if self.joining.is_some() && !hello.synced {
+            // It has just started too: all it knows comes change by change, and there is nothing to wait for.
+            self.answered(from, false, now);
+        } else {
+            self.ask_for_sync_if_needed(from, &hello.progress, now);
+        }
     }
 
     fn limit_named(&self, name: &str) -> Option<u16> {

@@ -142,6 +142,7 @@ impl Gossip {
             let hot: Vec<u32> = self.books[limit].hot.slots().collect();
             for slot in hot {
                 let book = &mut self.books[limit];
+                book.draw_together(slot, now);
                 if book.look(slot, true, now) != Look::Cooled && book.hot.is_stated(slot) {
                     if let Some(published) = book.publish_hot(me, slot, now) {
                         self.note_own(limit, slot, published);

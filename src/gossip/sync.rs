@@ -311,7 +311,7 @@ impl Gossip {
     }
 
     /// A peer has told all it had.
-    fn answered(&mut self, from: NodeIndex, synced: bool, now: Now) {
+    pub(super) fn answered(&mut self, from: NodeIndex, synced: bool, now: Now) {
         if let Some(peer) = self.peer_mut(from) {
             peer.synced = Some(synced);
         }
@@ -385,7 +385,7 @@ impl Gossip {
             share: Share { spent: share.spent, refunded: share.refunded },
             age: u32::try_from(share.age_ms.saturating_mul(2)).unwrap_or(u32::MAX),
             span_ms: 0,
-            demand: None,
+            statement: None,
         };
         if actor == self.me {
             // What a joining node finds of itself cannot be an echo of this incarnation gone wrong.

@@ -220,6 +220,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("partition-majority", "a third of the nodes cut off for ten seconds; load on the larger side"),
     ("partition-minority", "a third of the nodes cut off for ten seconds; load on the smaller side"),
     ("partition-both", "a third of the nodes cut off for ten seconds; load on both sides"),
+    ("heal", "the same, measured from two seconds before the network is whole again"),
     ("crash", "1.5 x the quota; one node is killed, and starts again five seconds later"),
     (
         "rolling-restart",
@@ -306,7 +307,7 @@ fn fill(name: &str, scenario: &mut Scenario) {
             scenario.length = seconds(1);
             scenario.targets.first_second = Some((0.99, by_size(nodes, 1.04, 1.09, 1.15).unwrap_or(1.0)));
         }
-        "partition-majority" | "partition-minority" | "partition-both" => partition(name, scenario),
+        "partition-majority" | "partition-minority" | "partition-both" | "heal" => partition(name, scenario),
         "crash" => {
             scenario.even(seconds(1), 1_500.0);
             scenario.at(seconds(4), Action::Measure);
@@ -412,12 +413,14 @@ fn partition(name: &str, scenario: &mut Scenario) {
     };
     let each = 3_000.0 / loaded.len() as f64;
     loaded.iter().for_each(|node| scenario.at(seconds(1), Action::Offer(*node, each)));
-    scenario.at(seconds(4), Action::Measure);
+    scenario.at(seconds(if name == "heal" { 13 } else { 4 }), Action::Measure);
     scenario.at(seconds(5), Action::Partition(minority, majority));
     scenario.at(seconds(15), Action::Heal);
     scenario.length = seconds(22);
     if name == "partition-both" {
         scenario.targets.total_ratio = Some((0.95, 1.03));
+    }
+    if name == "heal" {
         scenario.targets.quietest_second = Some(0.95);
         scenario.targets.worst_second = Some(1.05);
     }

@@ -1,0 +1,170 @@
+//! Finding keys, taking them in, and giving them up.
+
+use super::*;
+
+/// Finding, taking in and giving up keys.
+impl Table {
+    /// The slot in which this thread last saw `key`, or [`NO_SLOT`].
+    #[inline]
+    pub(super) fn recall(&self, key: Key) -> u32 {
+        let (place, tag) = self.place(key);
+        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).unwrap_or(u64::MAX);
+        if (word >> 32) as u32 == tag { word as u32 } else { NO_SLOT }
+    }
+
+    #[inline]
+    pub(super) fn remember(&self, key: Key, slot: u32) {
+        let (place, tag) = self.place(key);
+        let _ = RECENT_SLOTS.try_with(|slots| slots[place].set(u64::from(tag) << 32 | u64::from(slot)));
+    }
+
+    #[inline]
+    pub(super) fn place(&self, key: Key) -> (usize, u32) {
+        let digest = key.digest();
+        ((digest as u32 ^ self.id) as usize % RECENT, (digest >> 96) as u32 ^ self.id)
+    }
+
+    /// The slot that holds `key`.
+    pub(crate) fn find(&self, key: Key) -> Option<u32> {
+        let hash = hash_of(key);
+        let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
+        shard
+            .read()
+            .get(hash, |(slot, _)| self.slab.get(*slot).is_some_and(|cell| cell.holds(key)))
+            .map(|(slot, _)| *slot)
+    }
+
+    pub(crate) fn cell(&self, slot: u32) -> Option<&Cell> {
+        self.slab.get(slot)
+    }
+
+    /// Takes `key` in, at the initial level; `None` when there is no room. Returns its slot also where it was there.
+    pub(crate) fn insert(&self, key: Key, now: Now) -> Option<u32> {
+        if !self.marks.is_heard() {
+            self.sweep(now);
+        }
+        let hash = hash_of(key);
+        let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
+        let mut shard = shard.write();
+        let holds = |slot: u32| self.slab.get(slot).is_some_and(|cell| cell.holds(key));
+        if let Some((slot, _)) = shard.get(hash, |(slot, _)| holds(*slot)) {
+            return Some(*slot);
+        }
+        let slot = if key == SHARED_KEY { self.shared_slot() } else { self.free_slot()? };
+        let cell = self.slab.allocated(slot)?;
+        cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
+        let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
+        cell.base.store(spent, Ordering::Release);
+        if key != SHARED_KEY {
+            self.room.live.fetch_add(1, Ordering::Relaxed);
+        }
+        shard.insert(hash, (slot, SharedValue::new(())), |(slot, _)| {
+            self.slab.get(*slot).map_or(0, |cell| hash_of(cell.key()))
+        });
+        Some(slot)
+    }
+
+    /// What a new cell is taken to have earned: as much as everyone, less what is drawn on every key already.
+    pub(super) fn start(&self, cell: &Cell, now: Now) -> u64 {
+        self.meter().earned(now).wrapping_sub(self.drawn(cell, now) as u64)
+    }
+
+    pub(super) fn free_slot(&self) -> Option<u32> {
+        let mut free = self.free_slots();
+        if let Some(slot) = free.returned.pop() {
+            return Some(slot);
+        }
+        let slot = free.unused;
+        if slot as usize >= self.limit.max_keys() {
+            return None;
+        }
+        free.unused += 1;
+        Some(slot)
+    }
+
+    pub(super) fn free_slots(&self) -> std::sync::MutexGuard<'_, FreeSlots> {
+        self.room.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The slots that have ever been used: 0 up to this.
+    pub(crate) fn used_slots(&self) -> u32 {
+        self.free_slots().unused
+    }
+
+    /// The slot of the bucket that keys without room share, in use or not.
+    pub(crate) fn shared_slot(&self) -> u32 {
+        self.limit.max_keys() as u32
+    }
+
+    /// Looks at the next few cells and gives up those whose keys have drained: some time ago, or where room is short,
+    /// just now.
+    pub(super) fn sweep(&self, now: Now) {
+        let most = self.limit.max_keys();
+        let (first, used, spare) = {
+            let mut free = self.free_slots();
+            let (first, used) = (free.hand, free.unused);
+            free.hand = if used == 0 { 0 } else { (first + SWEPT_PER_INSERT) % used };
+            (first, used, free.returned.len() + most.saturating_sub(used as usize))
+        };
+        let idle = if spare <= most / SHORT_PART { 0 } else { IDLE_NANOS };
+        for step in 0..SWEPT_PER_INSERT.min(used) {
+            self.evict_if_idle((first + step) % used, idle, now);
+        }
+    }
+
+    /// Gives up the key in `slot` if its level is back at the capacity: it then differs in nothing from a new one.
+    pub(crate) fn evict_if_full(&self, slot: u32, now: Now) -> bool {
+        self.evict_if_idle(slot, 0, now)
+    }
+
+    /// The same if it has been back at the capacity for so long.
+    pub(super) fn evict_if_idle(&self, slot: u32, nanos: u64, now: Now) -> bool {
+        let Some(cell) = self.slab.get(slot) else { return false };
+        let spent = cell.level.spent();
+        let meter = self.meter();
+        let level = cell.level.read(meter, meter.earned(now), self.drawn(cell, now));
+        let idle_level = meter.capacity().saturating_add_unsigned(meter.earned_within(nanos, now));
+        spent & DEAD == 0 && level >= idle_level && self.evict(slot, cell, spent)
+    }
+
+    /// Gives up the key in `slot` if it has spent exactly `spent`.
+    pub(super) fn evict(&self, slot: u32, cell: &Cell, spent: u64) -> bool {
+        let key = cell.key();
+        let hash = hash_of(key);
+        let Some(shard) = self.index.shards().get(self.index.determine_shard(hash as usize)) else {
+            return false;
+        };
+        let mut shard = shard.write();
+        // The count only grows, so that it still stands says that the key is the same and nothing was spent meanwhile.
+        if !cell.level.kill(spent) {
+            return false;
+        }
+        shard.remove_entry(hash, |(other, _)| *other == slot);
+        drop(shard);
+        if slot != self.shared_slot() {
+            self.room.live.fetch_sub(1, Ordering::Relaxed);
+            self.free_slots().returned.push(slot);
+        }
+        true
+    }
+
+    /// Starts telling the gossip of changed keys: each when first changed, and as urgent once `threshold` units are
+    /// unpublished. `wake` is called from checking threads, so it must neither block nor take long.
+    pub(crate) fn listen(&self, threshold: u64, wake: Wake) {
+        self.marks.set_wake(wake);
+        self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
+        for slot in 0..self.used_slots() {
+            if let Some(cell) = self.slab.get(slot) {
+                // What earlier gossip published stays published: the next share begins at zero.
+                cell.refunded.store(0, Ordering::Relaxed);
+                cell.base.store(cell.level.spent() & !DEAD, Ordering::Relaxed);
+                cell.flush_at.store(CLEAN, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[inline]
+fn hash_of(key: Key) -> u64 {
+    key.digest() as u64
+}
