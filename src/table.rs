@@ -43,8 +43,6 @@ use slab::{CLEAN, Cell, SILENT, Slab};
 const SHARED_KEY: Key = Key::from_digest(0);
 /// Forecasts that a table holds at once, for its hottest keys.
 pub(crate) const MAX_FORECASTS: usize = 512;
-/// How far the coarse clock can be behind, with a margin: the slowest kernel tick is 10 ms.
-const COARSE_NANOS: u64 = 16_000_000;
 /// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
 const SWEPT_PER_INSERT: u32 = 2;
 /// How long a key's bucket has been full when its cell is taken from it, while there is room: a key that is asked for
@@ -348,7 +346,7 @@ impl Table {
         };
         let (mut now, mut exact) = (coarse, false);
         loop {
-            if !exact && self.is_exactness_needed(cell, cost, now, level) {
+            if !exact && self.is_exactness_needed(level) {
                 (now, exact) = (precise(), true);
             } else if level != FULL {
                 self.count_denied(slot, cell, cost, now);
@@ -372,17 +370,11 @@ impl Table {
         }
     }
 
-    /// Whether a look at the precise time could find something else than one at the coarse time, which found `level`.
-    fn is_exactness_needed(&self, cell: &Cell, cost: u64, coarse: Now, level: i64) -> bool {
-        let meter = self.meter();
-        if level == FULL {
-            // A window is full from its beginning on; there is no other time to put its lid on.
-            return !meter.needs_wall();
-        }
-        let short = meter.fixed(cost).saturating_sub(level);
-        meter.could_earn(short, COARSE_NANOS, coarse)
-            || self.drawn(cell, coarse) != 0
-            || level < -meter.max_debt()
+    /// Whether a look at the precise time could answer otherwise than one at the coarse time, which found `level`. A
+    /// refusal always could: it says when to try again, to the millisecond.
+    fn is_exactness_needed(&self, level: i64) -> bool {
+        // A window is full from its beginning on; there is no other time to put its lid on.
+        level != FULL || !self.meter().needs_wall()
     }
 
     #[cold]

@@ -123,14 +123,6 @@ impl Meter {
         }
     }
 
-    /// Whether `amount` could be earned in the `nanos` after `now`.
-    pub(crate) fn could_earn(&self, amount: i64, nanos: u64, now: Now) -> bool {
-        match &self.refill {
-            Refill::Linear(linear) => linear.earned_in(nanos) as i64 >= amount,
-            Refill::Steps(steps) => steps.nanos_to_earn(1, now.wall) <= nanos,
-        }
-    }
-
     /// What was earned in the `nanos` before `now`.
     pub(crate) fn earned_within(&self, nanos: u64, now: Now) -> u64 {
         match &self.refill {
