@@ -94,6 +94,8 @@ mod limit;
 mod limiter;
 #[cfg(feature = "net")]
 mod mesh;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "net")]
 mod net;
 mod node;

@@ -27,13 +27,14 @@ const CORE: [&[&str]; 7] = [
 const VOCABULARY: usize = 3;
 
 /// The shell: each module, how many layers of the core it may import, and which modules of the shell.
-const SHELL: [(&str, usize, &[&str]); 8] = [
+const SHELL: [(&str, usize, &[&str]); 9] = [
     ("cli", 7, &["config"]),
     ("clock", VOCABULARY, &[]),
     ("config", VOCABULARY, &[]),
     ("handle", 4, &["clock"]),
     ("limiter", 4, &["clock", "handle"]),
     ("http", VOCABULARY, &["limiter"]),
+    ("metrics", 6, &[]),
     // A mesh starts the driver, and the driver tells the mesh: the two may know each other.
     ("mesh", 6, &["clock", "config", "limiter", "net"]),
     ("net", 6, &["clock", "config", "limiter", "mesh"]),
