@@ -71,6 +71,8 @@
 //! `net` (default) has [`Mesh`] and brings `config` ([`Config`]) and `gossip`; `sim` has the simulator. Without any, what is left is the
 //! limiter for one process. `http`, `cli` and `metrics` hold nothing yet.
 #![forbid(unsafe_code)]
+// Parts of the core serve only the network or only the simulator; what serves neither is found where both are built.
+#![cfg_attr(not(all(feature = "net", feature = "sim")), allow(dead_code))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod algorithm;

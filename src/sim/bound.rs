@@ -32,7 +32,7 @@ impl Scenario {
     /// Units by which the fleet may exceed one global limiter at most, in any run; `None` where nothing can be promised: when
     /// the network is cut, or the limit admits everything while a peer is unreachable.
     ///
-    /// Beside the formula [above](self) it counts, once for each, what no message can announce in time: requests that come
+    /// Beside the formula of the docs it counts, once for each, what no message can announce in time: requests that come
     /// to several nodes in the same instant; for each node that stops or starts, what was under way from it or to it; and
     /// for each that starts, its part of the quota for as long as it may have no connection yet.
     /// A stalled gossip is a longer delay, a lost message another interval. A window's clock that is off by σ misplaces
