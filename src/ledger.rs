@@ -494,4 +494,53 @@ mod tests {
         assert!(!ledger.is_retired(&entry, false, 0, late));
         assert!(ledger.is_retired(&entry, false, 0, Timestamp::from_nanos(1_700 * day)));
     }
+
+    proptest::proptest! {
+        /// Whatever was lost, repeated or reordered on the way, one full exchange makes ledgers equal, and each has been
+        /// debited by exactly what was spent.
+        #[test]
+        fn ledgers_are_equal_after_one_full_exchange(
+            growth in proptest::collection::vec((0_u16..6, 0_u16..2, 0_u32..4, 0_u64..50, 0_u64..20), 1..60),
+            lost_here: u64,
+            lost_there: u64,
+            shuffle: u64,
+        ) {
+            // Each actor writes its shares one state after the other.
+            let mut newest = std::collections::BTreeMap::<(u16, u16, u32), Share>::new();
+            let mut states = Vec::new();
+            for (actor, epoch, slot, spent, refunded) in growth {
+                let share = newest.entry((actor, epoch, slot)).or_default();
+                *share = Share { spent: share.spent + spent, refunded: share.refunded + refunded }.clamped();
+                states.push(((actor, epoch, slot), *share));
+            }
+            let hear = |lost: u64, turn: usize| {
+                let (mut ledger, mut debited) = (ledger(), std::collections::BTreeMap::<u32, i64>::new());
+                let mut order: Vec<usize> = (0..states.len()).chain(0..states.len()).collect();
+                order.rotate_left(turn % states.len());
+                order.reverse();
+                for at in order.into_iter().filter(|at| lost >> (at % 64) & 1 == 0) {
+                    let ((actor, epoch, slot), share) = states[at];
+                    *debited.entry(slot).or_default() += ledger.merge(slot, actor, epoch, share, 1).units;
+                }
+                for ((actor, epoch, slot), share) in &newest {
+                    *debited.entry(*slot).or_default() += ledger.merge(*slot, *actor, *epoch, *share, 1).units;
+                }
+                (ledger, debited)
+            };
+            let (here, debited_here) = hear(lost_here, shuffle as usize);
+            let (there, debited_there) = hear(lost_there, (shuffle >> 32) as usize);
+            let content = |ledger: &Ledger, slot| {
+                let mut all: Vec<_> =
+                    ledger.entries(slot).map(|entry| (entry.actor, entry.epoch, entry.share.spent, entry.share.refunded)).collect();
+                all.sort_unstable();
+                all
+            };
+            for slot in 0..4 {
+                proptest::prop_assert_eq!(content(&here, slot), content(&there, slot));
+                let total: i64 = here.entries(slot).map(|entry| entry.share.net() as i64).sum();
+                proptest::prop_assert_eq!(debited_here.get(&slot).copied().unwrap_or(0), total);
+                proptest::prop_assert_eq!(debited_there.get(&slot).copied().unwrap_or(0), total);
+            }
+        }
+    }
 }
