@@ -375,6 +375,8 @@ impl Ledger {
         let drawn = table.drawn(cell, now);
         if amount < 0 {
             cell.level.credit(-amount);
+            // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
+            cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
         } else if let Some(vain) = self.records.get(slot as usize).map(|record| record.vain) {
             let paid = amount.min(self.payable(vain, meter, age, now));
             if let Some(record) = self.records.get_mut(slot as usize) {

@@ -69,7 +69,8 @@
 //! # Features
 //!
 //! `net` (default) has [`Mesh`] and brings `config` ([`Config`]) and `gossip`; `sim` has the simulator. Without any, what is left is the
-//! limiter for one process. `http`, `cli` and `metrics` hold nothing yet.
+//! limiter for one process. `http` (default) has a tower layer, `cli` the command `ratemesh`, and `metrics` a node's status for the
+//! `metrics` facade.
 #![forbid(unsafe_code)]
 // Parts of the core serve only the network or only the simulator; what serves neither is found where both are built.
 #![cfg_attr(not(all(feature = "net", feature = "sim")), allow(dead_code))]

@@ -167,6 +167,7 @@ impl fmt::Debug for Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         self.supervisor.abort();
+        lock(&self.gossip).stand_alone(self.clock.precise());
     }
 }
 

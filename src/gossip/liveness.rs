@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use super::{Event, Gossip, LimitStatus, NodeIndex, PeerState, PeerStatus, Status, peer::Outage};
+use super::{
+    Event, Gossip, LimitStatus, NodeIndex, PeerState, PeerStatus, Status, peer::Outage, sync::Joined,
+};
 use crate::{
     decision::Basis,
     limit::OnPartition,
@@ -59,6 +61,10 @@ impl Gossip {
                 self.silence(node, false, now);
             }
         }
+        if self.joining.is_some() && self.unheard() == self.nodes.len() - 1 {
+            // There is nobody to wait for.
+            self.finish_joining(Joined::TimedOut, now);
+        }
         self.update_stance(now);
     }
 
@@ -93,8 +99,22 @@ impl Gossip {
             .count()
     }
 
+    /// The gossip ends, and the tables go on without it: nothing more is assumed or expected of anybody.
+    pub(crate) fn stand_alone(&mut self, now: Now) {
+        self.alone = true;
+        self.joining = None;
+        self.set_initial_levels();
+        for book in &mut self.books {
+            book.assume(0, 1, false, now);
+            book.table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
+        }
+    }
+
     /// Tells the tables what decisions rest on.
     pub(super) fn update_stance(&mut self, now: Now) {
+        if self.alone {
+            return;
+        }
         let unheard = self.unheard();
         let joining = self.joining.is_some();
         let basis = match (joining, unheard) {

@@ -21,6 +21,8 @@ use crate::{counter::Share, key::Key};
 pub(crate) const VERSION: u8 = 1;
 /// What decoding one payload may allocate.
 const DECODE_BYTES: usize = 4 << 20;
+/// No actor lives to number so many changes; a higher version would stand for good where it was believed.
+pub(crate) const MAX_VERSION: u64 = 1 << 48;
 /// The most nodes that a hello may list.
 pub(crate) const MAX_NODES: usize = 1_024;
 /// The most limits that a hello may list.
@@ -451,7 +453,7 @@ impl<'a> FrameReader<'a> {
         let flags: u8 = self.get()?;
         if flags == END_OF_GROUP {
             self.group = None;
-            return Ok(Part::GroupEnd { to: self.get()? });
+            return Ok(Part::GroupEnd { to: self.get::<u64>()?.min(MAX_VERSION) });
         }
         let context = if flags & CONTEXT != 0 { Some(self.get()?) } else { at.context };
         let Some((limit, epoch)) = context else {
@@ -459,6 +461,9 @@ impl<'a> FrameReader<'a> {
         };
         let skip = if flags & SKIP != 0 { self.get::<u64>()? } else { 0 };
         let version = at.version.saturating_add(skip).saturating_add(1);
+        if version > MAX_VERSION {
+            return Err(Malformed::Bounds("a share has a version that no actor reaches"));
+        }
         let digest = u128::from_le_bytes(self.get::<[u8; 16]>()?);
         let spent = self.get()?;
         let refunded = if flags & REFUNDED != 0 { self.get()? } else { 0 };

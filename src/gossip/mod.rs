@@ -153,6 +153,8 @@ pub(crate) struct Gossip {
     joining: Option<Joining>,
     jobs: Vec<SyncJob>,
     timers: Timers,
+    /// The node has left its fleet; its tables decide for themselves.
+    alone: bool,
     slots: Vec<u32>,
 }
 
@@ -214,6 +216,7 @@ impl Gossip {
             refused: RefusedStatus::default(),
             joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
+            alone: false,
             slots: Vec::new(),
             nodes,
             config,

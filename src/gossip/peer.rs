@@ -42,6 +42,8 @@ pub(super) struct Peer {
     pub(super) outage: Option<Outage>,
     pub(super) mismatches: Vec<String>,
     pub(super) traffic: Traffic,
+    /// When it was last answered a sync.
+    pub(super) answered: Option<Timestamp>,
     /// The number of the sync that was last asked of it, and when.
     pub(super) asked: Option<(u32, Timestamp)>,
     /// Whether it said that it has its peers' state; `None` before it said anything.
@@ -89,6 +91,7 @@ impl Peer {
             outage: None,
             mismatches: Vec::new(),
             traffic: Traffic::default(),
+            answered: None,
             asked: None,
             synced: None,
             incarnation: 0,
@@ -107,6 +110,7 @@ impl Peer {
         self.known.clear();
         self.echo = None;
         self.asked = None;
+        self.answered = None;
     }
 
     pub(super) fn disconnect(&mut self) {

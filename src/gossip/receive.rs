@@ -225,9 +225,7 @@ impl Gossip {
         let known = self.actors.len();
         let Some(actor) = self.actor(from, beat.actor, now) else { return };
         let new = self.actors.len() > known || self.actors.get(actor).is_some_and(|state| state.beat == 0);
-        if let Some(peer) = self.peer_mut(from) {
-            peer.acknowledge(actor, beat.version);
-        }
+        self.acknowledge(from, actor, beat.version);
         let Some(state) = self.actors.get_mut(actor) else { return };
         if beat.version > state.clock && actor != self.me {
             state.behind_since.get_or_insert(now.mono);
@@ -243,12 +241,20 @@ impl Gossip {
         }
     }
 
+    /// A peer says how far it has come with an actor's changes; with this node's own it cannot have come further than
+    /// they go.
+    fn acknowledge(&mut self, from: NodeIndex, actor: ActorIndex, version: u64) {
+        let own = self.actors.get(self.me).map_or(0, |state| state.clock);
+        let version = if actor == self.me { version.min(own) } else { version.min(message::MAX_VERSION) };
+        if let Some(peer) = self.peer_mut(from) {
+            peer.acknowledge(actor, version);
+        }
+    }
+
     pub(super) fn take_progress(&mut self, from: NodeIndex, progress: &[Progress], now: Now) {
         for progress in progress {
-            if let Some(actor) = self.actor(from, progress.actor, now)
-                && let Some(peer) = self.peer_mut(from)
-            {
-                peer.acknowledge(actor, progress.version);
+            if let Some(actor) = self.actor(from, progress.actor, now) {
+                self.acknowledge(from, actor, progress.version);
             }
         }
     }
@@ -263,9 +269,7 @@ impl Gossip {
     }
 
     fn close_group(&mut self, from: NodeIndex, group: &Group, to: u64) {
-        if let Some(peer) = self.peer_mut(from) {
-            peer.acknowledge(group.actor, to);
-        }
+        self.acknowledge(from, group.actor, to);
         if group.actor != self.me
             && group.contiguous
             && let Some(state) = self.actors.get_mut(group.actor)

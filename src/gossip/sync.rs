@@ -29,6 +29,8 @@ const SHARES_PER_PART: usize = 6_144;
 const BEHIND_FOR: Duration = Duration::from_secs(1);
 /// A peer is asked again after so long at the earliest.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// A peer is answered again after so long at the earliest: an answer is dear.
+const ANSWER_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// Levels are sent in 1/256 units.
 const LEVEL_STEPS: f64 = 256.0;
 
@@ -53,7 +55,7 @@ impl Joining {
 
 /// How a node stopped joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Joined {
+pub(super) enum Joined {
     /// A peer told it everything.
     Told,
     /// Every peer said that there is nothing to tell.
@@ -177,6 +179,11 @@ impl Gossip {
         if !self.peer(from).is_some_and(|peer| peer.is_ready()) {
             return;
         }
+        let Some(peer) = self.peer_mut(from) else { return };
+        if peer.answered.is_some_and(|at| now.mono.since(at) < ANSWER_AGAIN_AFTER) {
+            return;
+        }
+        peer.answered = Some(now.mono);
         self.take_progress(from, &request.progress, now);
         self.publish_changed(usize::MAX, now);
         let has = |gossip: &mut Self, actor: ActorIndex| {
@@ -300,10 +307,10 @@ impl Gossip {
         for progress in progress {
             let actor = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me);
             if let Some(state) = actor.and_then(|actor| self.actors.get_mut(actor))
-                && progress.version > state.clock
+                && progress.version.min(message::MAX_VERSION) > state.clock
             {
-                state.clock = progress.version;
-                state.trim(progress.version);
+                state.clock = progress.version.min(message::MAX_VERSION);
+                state.trim(state.clock);
                 state.behind_since = None;
             }
         }
@@ -353,7 +360,8 @@ impl Gossip {
                 continue;
             };
             if actor == self.me {
-                included += Share { spent: share.spent, refunded: share.refunded }.net();
+                included =
+                    Share { spent: share.spent, refunded: share.refunded }.net().saturating_add(included);
             }
             self.take_sync_share(from, usize::from(limit), digest, actor, share, baseline, now);
         }
@@ -428,7 +436,7 @@ impl Gossip {
         }
     }
 
-    fn finish_joining(&mut self, how: Joined, now: Now) {
+    pub(super) fn finish_joining(&mut self, how: Joined, now: Now) {
         let Some(joining) = self.joining.take() else { return };
         for (limit, book) in (0_u16..).zip(&self.books) {
             let initial = book.table.initial_level();

@@ -15,6 +15,8 @@ use crate::limiter::Limiter;
 /// use ratemesh::{Limit, Limiter, Quota, http::{ClientIp, Edition, HeaderFields, RateLimitLayer}};
 ///
 /// let limiter = Limiter::new(Limit::token_bucket("api", Quota::per_minute(600)).burst(50).build()?);
+/// // In axum, with `into_make_service_with_connect_info`: `ClientIp::new().peer(|info: &ConnectInfo<SocketAddr>| info.0)`.
+/// // Elsewhere, put the peer's address into the request's extensions as a `PeerAddr`.
 /// let layer = RateLimitLayer::new(limiter, ClientIp::new())
 ///     .header_fields(HeaderFields::new().rate_limit(Edition::Draft10));
 /// # Ok::<(), ratemesh::LimitError>(())
