@@ -108,8 +108,12 @@ impl Level {
     pub(crate) fn spend_anyway(&self, cost: u64, alive: impl Fn() -> bool) -> Option<u64> {
         let mut spent = self.spent.load(Ordering::Acquire);
         loop {
-            if spent & DEAD != 0 || !alive() || spent > MOST_SPENT {
+            if spent & DEAD != 0 || !alive() {
                 return None;
+            }
+            if spent > MOST_SPENT {
+                // There is no more to count with; what is open stays open.
+                return Some(spent);
             }
             match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(spent + cost),

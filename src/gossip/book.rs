@@ -25,6 +25,9 @@ use crate::{
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
 
+/// Epochs of one actor's share that are kept at a time.
+const MAX_EPOCHS: usize = 4;
+
 /// What is unpublished adds up over the nodes, so that in larger fleets each may have less of it; but never less than this,
 /// where the quota allows that much.
 const THRESHOLD_NODES: f64 = 3.0;
@@ -250,6 +253,7 @@ impl Book {
         let age = u64::from(item.age).saturating_mul(500_000);
         self.check_epoch(item.epoch, age, now)?;
         let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        self.check_epochs(slot, actor, item.epoch)?;
         let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
         let merged = self.ledger.merge(slot, actor, item.epoch, item.share, stamp);
         Ok(Taken { slot, news: merged.news, first: merged.previous.is_none(), urgent: false })
@@ -324,6 +328,7 @@ impl Book {
         let age = u64::from(item.age).saturating_mul(500_000).saturating_add(allow.delay);
         let ahead = self.check_epoch(item.epoch, age, now)?;
         let (slot, new_key) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        self.check_epochs(slot, actor, item.epoch)?;
         if new_key {
             self.ledger.start(&self.table, slot, now);
         }
@@ -400,6 +405,17 @@ impl Book {
             0 | -1 => Ok(false),
             1 => Ok(true),
             _ => Err(Refusal::OutOfEpoch),
+        }
+    }
+
+    /// An actor has shares of a few epochs at a time; one that claims more is not believed.
+    fn check_epochs(&self, slot: u32, actor: ActorIndex, epoch: u16) -> Result<(), Refusal> {
+        let mut own = self.ledger.entries(slot).filter(|entry| entry.actor == actor).peekable();
+        if own.peek().is_none() || self.ledger.entry(slot, actor, epoch).is_some() || own.count() < MAX_EPOCHS
+        {
+            Ok(())
+        } else {
+            Err(Refusal::OutOfEpoch)
         }
     }
 

@@ -70,12 +70,13 @@ impl Gossip {
 
     pub(super) fn take_leave(&mut self, from: NodeIndex, now: Now) {
         let Some(peer) = self.peer_mut(from) else { return };
-        if peer.state != PeerState::Left {
-            peer.state = PeerState::Left;
-            peer.left = Some(peer.incarnation);
-            peer.outage = None;
-            self.events.push_back(Event::PeerLeft(from));
+        if peer.state == PeerState::Left {
+            return;
         }
+        peer.state = PeerState::Left;
+        peer.left = Some(peer.incarnation);
+        peer.outage = None;
+        self.events.push_back(Event::PeerLeft(from));
         self.silence(from, true, now);
         self.update_stance(now);
     }

@@ -16,6 +16,8 @@ use crate::{
 
 /// A peer whose clock is off by more is worth a word.
 const WORRYING_SKEW_MS: u64 = 500;
+/// Versions that a share may be ahead of what is known of its actor: more than any log holds.
+const MAX_AHEAD: u64 = 4 * super::actors::MAX_LOG as u64;
 /// Mismatches kept of a peer, to show.
 const MAX_MISMATCHES: usize = 16;
 
@@ -287,6 +289,10 @@ impl Gossip {
         };
         if actor == self.me {
             self.take_echo(usize::from(limit), &item, now);
+            return;
+        }
+        if self.actors.get(actor).is_none_or(|state| item.version.saturating_sub(state.clock) > MAX_AHEAD) {
+            self.refused.out_of_epoch += 1;
             return;
         }
         let allow = self.allowance(from, actor, now);

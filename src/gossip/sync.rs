@@ -297,7 +297,7 @@ impl Gossip {
         let Some(peer) = self.peer_mut(from) else { return };
         peer.parts += 1;
         let Some(progress) = sync.end else { return };
-        if peer.parts != sync.part + 1 {
+        if sync.part.checked_add(1) != Some(peer.parts) {
             // A part is missing: what came is taken in, but this node has not got all of it, and asks again.
             peer.asked = None;
             self.ask_for_sync(from, now);
