@@ -1,0 +1,180 @@
+//! Interleaved rounds, and the medians of what they took.
+
+use std::{
+    hint::black_box,
+    sync::Barrier,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{
+    Failure,
+    cases::RATEGUARD,
+    subjects::{Plan, Subject},
+};
+
+/// One batch of checks: how long it took, and how many were admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    pub elapsed: Duration,
+    pub checks: usize,
+    pub admitted: usize,
+}
+
+impl Batch {
+    fn nanos_per_check(self) -> f64 {
+        self.elapsed.as_nanos() as f64 / self.checks as f64
+    }
+}
+
+/// Keys in the order in which they come first, and in the one in which they come from then on: another one, or what a
+/// limiter keeps of them would lie in memory just as it is asked for, which no service sees.
+pub struct Keys<'a, K> {
+    pub first: &'a [K],
+    then: Vec<K>,
+}
+
+impl<'a, K: Clone> Keys<'a, K> {
+    pub fn new(first: &'a [K]) -> Self {
+        let mut order: Vec<usize> = (0..first.len()).collect();
+        fastrand::Rng::with_seed(7).shuffle(&mut order);
+        // Copied in that order, since a request's own bytes are at hand.
+        Self { first, then: order.into_iter().map(|index| first[index].clone()).collect() }
+    }
+}
+
+/// A limiter in a case, ready for one batch after another.
+pub struct Runner<'a> {
+    pub name: &'static str,
+    pub batch: Box<dyn FnMut(usize) -> Batch + 'a>,
+}
+
+impl<'a> Runner<'a> {
+    /// Checks keys in turn, going on where the last batch ended. Checks each key once before.
+    pub fn in_turn<K: Sync, S: Subject<K> + 'a>(name: &'static str, subject: S, keys: &'a Keys<'a, K>) -> Self {
+        keys.first.iter().for_each(|key| {
+            black_box(subject.admits(key));
+        });
+        let keys = &keys.then[..];
+        let mut cursor = 0;
+        let batch = move |checks| {
+            let start = thread_time();
+            let admitted = check_in_turn(&subject, keys, cursor, checks);
+            let elapsed = thread_time() - start;
+            cursor = (cursor + checks) % keys.len();
+            Batch { elapsed, checks, admitted }
+        };
+        Self { name, batch: Box::new(batch) }
+    }
+
+    /// The same from several threads at once, each with the keys of its own part. The time is the threads' mean, by the
+    /// clock on the wall, since they may wait for each other.
+    pub fn in_threads<K: Sync, S: Subject<K> + 'a>(name: &'static str, subject: S, parts: &'a [&'a [K]]) -> Self {
+        parts.iter().copied().flatten().for_each(|key| {
+            black_box(subject.admits(key));
+        });
+        let batch = move |checks| {
+            let barrier = Barrier::new(parts.len());
+            let of_thread = |keys: &[K]| {
+                barrier.wait();
+                let start = Instant::now();
+                let admitted = check_in_turn(&subject, keys, 0, checks);
+                (start.elapsed(), admitted)
+            };
+            let all: Vec<(Duration, usize)> = std::thread::scope(|scope| {
+                let of_thread = &of_thread;
+                let threads: Vec<_> = parts.iter().map(|keys| scope.spawn(move || of_thread(keys))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+            });
+            let elapsed: Duration = all.iter().map(|(elapsed, _)| elapsed).sum();
+            let admitted = all.iter().map(|(_, admitted)| admitted).sum();
+            Batch { elapsed, checks: checks * parts.len(), admitted }
+        };
+        Self { name, batch: Box::new(batch) }
+    }
+
+    /// Checks each key for the first time, on a limiter made for the batch.
+    pub fn first_checks<K: Sync, S: Subject<K>>(
+        name: &'static str,
+        make: impl Fn() -> Result<S, Failure> + 'a,
+        keys: &'a [K],
+    ) -> Self {
+        let batch = move |checks: usize| {
+            let Ok(subject) = make() else { return Batch { elapsed: Duration::ZERO, checks, admitted: usize::MAX } };
+            let checks = checks.min(keys.len());
+            let start = thread_time();
+            let admitted = check_in_turn(&subject, keys, 0, checks);
+            Batch { elapsed: thread_time() - start, checks, admitted }
+        };
+        Self { name, batch: Box::new(batch) }
+    }
+}
+
+/// The processor time that this thread has had, which leaves out what else the machine does meanwhile.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// The loop that is timed: the same for all, compiled for each.
+#[inline(never)]
+fn check_in_turn<K, S: Subject<K>>(subject: &S, keys: &[K], from: usize, checks: usize) -> usize {
+    let mut admitted = 0;
+    let (before, after) = keys.split_at(from);
+    let mut turns = after.iter().chain(before).cycle();
+    if let [only] = keys {
+        for _ in 0..checks {
+            admitted += usize::from(subject.admits(black_box(only)));
+        }
+        return admitted;
+    }
+    for _ in 0..checks {
+        let Some(key) = turns.next() else { break };
+        admitted += usize::from(subject.admits(black_box(key)));
+    }
+    admitted
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    pub rounds: usize,
+    pub checks: usize,
+}
+
+/// Runs all of a case's limiters in each round, each round beginning with another, and returns the medians in
+/// nanoseconds a check, in the limiters' order.
+pub fn rounds(plan: Plan, runners: &mut [Runner<'_>], effort: Effort) -> Result<Vec<f64>, Failure> {
+    let mut times = vec![Vec::with_capacity(effort.rounds); runners.len()];
+    // A round that does not count, for the caches and the branch predictor.
+    for round in 0..=effort.rounds {
+        for turn in 0..runners.len() {
+            let index = (round + turn) % runners.len();
+            let batch = (runners[index].batch)(effort.checks);
+            let (name, Batch { checks, admitted, .. }) = (runners[index].name, batch);
+            if !plan.expected(checks).contains(&admitted) && !is_near_enough(plan, name, batch) {
+                return Err(format!("{name} admitted {admitted} of {checks} under the limit {plan:?}").into());
+            }
+            if round > 0 {
+                times[index].push(batch.nanos_per_check());
+            }
+        }
+    }
+    Ok(times.into_iter().map(median).collect())
+}
+
+/// rateguard's largest burst is so small that the refill has to do for the rest, and then threads whose clocks are a few
+/// nanoseconds apart refuse each other now and then.
+fn is_near_enough(plan: Plan, name: &str, Batch { checks, admitted, .. }: Batch) -> bool {
+    name == RATEGUARD && plan == Plan::Ample && checks - admitted <= checks / 1_000
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    match times.len() {
+        0 => f64::NAN,
+        count if count % 2 == 1 => times[count / 2],
+        count => (times[count / 2 - 1] + times[count / 2]) / 2.0,
+    }
+}
