@@ -32,7 +32,7 @@ use crate::{
     decision::{Basis, Decision},
     key::Key,
     limit::{Limit, OnFull},
-    time::{COARSE_NANOS, Now},
+    time::Now,
 };
 use flow::SharedFlow;
 use lanes::Lanes;
