@@ -240,7 +240,7 @@ impl Table {
         if verdict == Verdict::Level
             && let Some(cell) = self.slab.get(slot)
         {
-            match self.spend(cell, key, cost, now, self.meter().near()) {
+            match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
@@ -282,7 +282,7 @@ impl Table {
                     None => continue,
                 }
             }
-            match self.spend(cell, key, cost, now, self.meter().near()) {
+            match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     return Decision {
@@ -304,9 +304,9 @@ impl Table {
     }
 
     #[inline(always)]
-    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now, near: i64) -> Outcome {
+    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
         let meter = self.meter();
-        cell.level.spend(meter, meter.earned(now), self.drawn(cell, now), near, cost, || cell.holds(key))
+        cell.level.spend(meter, meter.earned(now), self.drawn(cell, now), cost, || cell.holds(key))
     }
 
     #[cold]
@@ -358,7 +358,7 @@ impl Table {
             } else {
                 cell.level.mend(meter, earned, drawn);
             }
-            match self.spend(cell, key, cost, now, 0) {
+            match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     return Decision { limit, allowed: true, basis, level, cost, now };
