@@ -203,7 +203,11 @@ impl Table {
     #[inline]
     pub(crate) fn check(&self, key: Key, cost: u64, now: Now, precise: impl Fn() -> Now) -> Decision<'_> {
         self.lanes.count_check();
-        self.decide(self.recall(key), key, cost, now, &precise, &|slot| self.remember(key, slot))
+        let mut slot = self.recall(key);
+        if slot == NO_SLOT {
+            slot = self.look_up(key);
+        }
+        self.decide(slot, key, cost, now, &precise, &|slot| self.remember(key, slot))
     }
 
     /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
