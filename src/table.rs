@@ -161,8 +161,9 @@ impl Table {
     /// An empty table.
     pub(crate) fn new(limit: Limit) -> Self {
         let keys = limit.max_keys();
-        // Enough shards that two threads on different keys seldom meet, few enough that a small table stays small.
-        let shards = (keys / 512).next_power_of_two().clamp(4, 128);
+        // Enough shards that two threads on different keys seldom meet, and that growing one of them takes well below a
+        // millisecond; few enough that a small table stays small.
+        let shards = (keys / 512).next_power_of_two().clamp(4, 512);
         Self {
             id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9),
             stance: AtomicU32::new(Stance::ALONE),
