@@ -202,13 +202,19 @@ impl Table {
     /// Decides on `cost` units, at most the capacity, for `key` at the coarse time `now`, and spends them if it allows
     /// them. Before it refuses, it asks for the precise time if that could change its mind.
     #[inline]
-    pub(crate) fn check(&self, key: Key, cost: u64, now: Now, precise: impl Fn() -> Now) -> Decision<'_> {
+    pub(crate) fn check(
+        &self,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: impl Fn() -> Now + Copy,
+    ) -> Decision<'_> {
         self.lanes.count_check();
         let mut slot = self.recall(key);
         if slot == NO_SLOT {
             slot = self.look_up(key);
         }
-        self.decide(slot, key, cost, now, &precise, &|slot| self.remember(key, slot))
+        self.decide(slot, key, cost, now, precise, move |slot| self.remember(key, slot))
     }
 
     /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
@@ -220,11 +226,11 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
-        precise: impl Fn() -> Now,
+        precise: impl Fn() -> Now + Copy,
     ) -> Decision<'_> {
         self.lanes.count_check();
-        let remember = |slot| known.store(slot, Ordering::Relaxed);
-        self.decide(known.load(Ordering::Relaxed), key, cost, now, &precise, &remember)
+        let remember = move |slot| known.store(slot, Ordering::Relaxed);
+        self.decide(known.load(Ordering::Relaxed), key, cost, now, precise, remember)
     }
 
     /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
@@ -238,8 +244,8 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
-        precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        precise: impl Fn() -> Now + Copy,
+        remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         let Stance { basis, verdict } = self.stance();
         if verdict == Verdict::Level
@@ -266,8 +272,8 @@ impl Table {
         key: Key,
         cost: u64,
         mut now: Now,
-        precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        precise: impl Fn() -> Now + Copy,
+        remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         loop {
             let mut insert = || {
@@ -315,7 +321,7 @@ impl Table {
     }
 
     #[cold]
-    fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+    fn check_without_room(&self, cost: u64, now: Now, precise: impl Fn() -> Now + Copy) -> Decision<'_> {
         let basis = self.stance().basis;
         match self.limit.on_full() {
             OnFull::Open => {
@@ -327,7 +333,7 @@ impl Table {
                 Decision { limit: &self.limit, allowed: false, basis, level: 0, cost, now }
             }
             // Its slot is its own, so there is always room for it.
-            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &|_| ()),
+            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, |_| ()),
         }
     }
 
@@ -342,8 +348,8 @@ impl Table {
         cost: u64,
         coarse: Now,
         mut level: i64,
-        precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        precise: impl Fn() -> Now + Copy,
+        remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
         let Some(cell) = self.slab.get(slot) else {
