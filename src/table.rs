@@ -235,8 +235,9 @@ impl Table {
 
     /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
     ///
-    /// Here and below, each answer is made where it is returned, and the arguments are numbers: what is copied through
-    /// memory in pieces of another size than it was written in costs more than the decision.
+    /// What is here is what nearly every check goes through, and all that is put into its callers' code. Here and below,
+    /// each answer is made where it is returned, and the arguments are numbers: what is copied through memory in pieces of
+    /// another size than it was written in costs more than the decision.
     #[inline]
     fn decide(
         &self,
@@ -250,25 +251,30 @@ impl Table {
         let Stance { basis, verdict } = self.stance();
         if verdict == Verdict::Level
             && let Some(cell) = self.slab.get(slot)
+            && !self.is_drawn(cell)
         {
-            match self.spend(cell, key, cost, now) {
+            let meter = self.meter();
+            let holds = || cell.holds(key);
+            match cell.level.try_to_spend(meter, meter.earned(now), 0, cost, holds) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
                 }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
                 Outcome::Denied { level } => {
                     return self.look_again(slot, key, cost, now, level, precise, remember);
                 }
-                Outcome::Gone => {}
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Gone | Outcome::Contended => {}
             }
         }
-        self.find_and_decide(key, cost, now, precise, remember)
+        self.decide_at_length(slot, key, cost, now, precise, remember)
     }
 
+    /// The same whatever is in the way.
     #[inline(never)]
-    fn find_and_decide(
+    fn decide_at_length(
         &self,
+        mut slot: u32,
         key: Key,
         cost: u64,
         mut now: Now,
@@ -276,48 +282,53 @@ impl Table {
         remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         loop {
-            let mut insert = || {
+            if let Some(cell) = self.slab.get(slot) {
+                let stance = self.stance();
+                if stance.verdict != Verdict::Level {
+                    if let Some(decision) = self.decide_regardless(slot, cell, key, cost, now, stance) {
+                        return decision;
+                    }
+                } else {
+                    match self.spend(cell, key, cost, now) {
+                        Outcome::Allowed { level, spent } => {
+                            self.note_spent(slot, cell, spent, now);
+                            let (limit, basis) = (&self.limit, stance.basis);
+                            return Decision { limit, allowed: true, basis, level, cost, now };
+                        }
+                        Outcome::Denied { level } => {
+                            return self.look_again(slot, key, cost, now, level, precise, remember);
+                        }
+                        Outcome::Full => {
+                            return self.look_again(slot, key, cost, now, FULL, precise, remember);
+                        }
+                        Outcome::Gone | Outcome::Contended => {}
+                    }
+                }
+            }
+            let insert = || {
                 // A new bucket is full now, not some milliseconds ago.
                 now = precise();
                 self.insert(key, now)
             };
-            let Some(slot) = self.find(key).or_else(&mut insert) else {
+            let Some(found) = self.find(key).or_else(insert) else {
                 return self.check_without_room(cost, now, precise);
             };
+            slot = found;
             remember(slot);
-            let Some(cell) = self.slab.get(slot) else { continue };
-            let stance = self.stance();
-            if stance.verdict != Verdict::Level {
-                match self.decide_regardless(slot, cell, key, cost, now, stance) {
-                    Some(decision) => return decision,
-                    None => continue,
-                }
-            }
-            match self.spend(cell, key, cost, now) {
-                Outcome::Allowed { level, spent } => {
-                    self.note_spent(slot, cell, spent, now);
-                    return Decision {
-                        limit: &self.limit,
-                        allowed: true,
-                        basis: stance.basis,
-                        level,
-                        cost,
-                        now,
-                    };
-                }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
-                Outcome::Denied { level } => {
-                    return self.look_again(slot, key, cost, now, level, precise, remember);
-                }
-                Outcome::Gone => {}
-            }
         }
     }
 
-    #[inline(always)]
+    /// Spends from a cell, against whatever other threads do with it.
+    #[inline]
     fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
         let meter = self.meter();
-        cell.level.spend(meter, meter.earned(now), self.drawn(cell, now), cost, || cell.holds(key))
+        let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
+        loop {
+            match cell.level.try_to_spend(meter, earned, drawn, cost, || cell.holds(key)) {
+                Outcome::Contended => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     #[cold]
@@ -353,7 +364,7 @@ impl Table {
     ) -> Decision<'_> {
         let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
         let Some(cell) = self.slab.get(slot) else {
-            return self.find_and_decide(key, cost, coarse, precise, remember);
+            return self.decide_at_length(slot, key, cost, coarse, precise, remember);
         };
         let (mut now, mut exact) = (coarse, false);
         loop {
@@ -376,7 +387,9 @@ impl Table {
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
-                Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, remember),
+                Outcome::Gone | Outcome::Contended => {
+                    return self.decide_at_length(slot, key, cost, coarse, precise, remember);
+                }
             }
         }
     }
@@ -508,11 +521,16 @@ impl Table {
         cell.level.read(meter, meter.earned(now), self.drawn(cell, now)).min(meter.capacity())
     }
 
+    /// Whether anything is expected of peers.
+    #[inline]
+    fn is_drawn(&self, cell: &Cell) -> bool {
+        cell.forecast.load(Ordering::Relaxed) != 0 || !self.drain.is_unset()
+    }
+
     /// What peers are taken to have spent of which this node has not heard.
     #[inline]
     pub(crate) fn drawn(&self, cell: &Cell, now: Now) -> i64 {
-        let forecast = cell.forecast.load(Ordering::Relaxed);
-        if forecast == 0 && self.drain.is_unset() { 0 } else { self.drawn_by_flows(forecast, now) }
+        if self.is_drawn(cell) { self.drawn_by_flows(cell.forecast.load(Ordering::Relaxed), now) } else { 0 }
     }
 
     #[cold]
