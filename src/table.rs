@@ -305,12 +305,14 @@ impl Table {
                     }
                 }
             }
+            // A key without a slot was looked for already, or will be where it is taken in.
+            let known = if slot == NO_SLOT { None } else { self.find(key) };
             let insert = || {
                 // A new bucket is full now, not some milliseconds ago.
                 now = precise();
                 self.insert(key, now)
             };
-            let Some(found) = self.find(key).or_else(insert) else {
+            let Some(found) = known.or_else(insert) else {
                 return self.check_without_room(cost, now, precise);
             };
             slot = found;
