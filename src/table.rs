@@ -489,11 +489,12 @@ impl Table {
 
     /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
     pub(crate) fn refund(&self, key: Key, units: u64, now: Now) -> u64 {
-        let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else {
-            return 0;
-        };
+        self.hold(key, |slot, cell| self.refund_to(slot, cell, units, now)).unwrap_or(0)
+    }
+
+    fn refund_to(&self, slot: u32, cell: &Cell, units: u64, now: Now) -> u64 {
         let spent = cell.level.spent();
-        if spent & DEAD != 0 || !cell.holds(key) {
+        if spent & DEAD != 0 {
             return 0;
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
@@ -605,6 +606,28 @@ mod tests {
         assert_eq!(admitted(&table, at(0), at(0)), 10);
         assert_eq!(admitted(&table, at(0), at(3_900)), 3);
         assert_eq!(admitted(&table, at(0), at(4_000)), 1);
+    }
+
+    #[test]
+    fn a_refund_goes_to_no_other_key_that_gets_the_cell_meanwhile() {
+        let table = table(10);
+        let (key, late) = (Key::from_digest(7), at(60_000_000));
+        assert!(table.check(key, 5, at(0), || at(0)).is_allowed());
+        std::thread::scope(|scope| {
+            let evicting = table.hold(key, |slot, cell| {
+                // The bucket is full again, and its cell would be given up, had it not to wait for what is done here.
+                let table = &table;
+                let evicting = scope.spawn(move || table.evict_if_full(slot, late));
+                for _ in 0..10_000 {
+                    assert_eq!(cell.level.spent() & DEAD, 0);
+                    std::thread::yield_now();
+                }
+                assert_eq!(table.refund_to(slot, cell, 9, late), 5);
+                evicting
+            });
+            assert!(evicting.unwrap().join().unwrap());
+        });
+        assert_eq!(table.refund(key, 1, late), 0);
     }
 
     #[test]

@@ -20,6 +20,15 @@
 //!
 //! The invariant that merging keeps: a share has one writer and only grows, and what a node has debited of it is exactly
 //! what its ledger says; so each unit is debited once on each node, whatever is lost, repeated or reordered.
+//!
+//! # Peers that lie
+//!
+//! A peer with a valid certificate can say what it likes. What it says of others is taken for relayed, and each lie has an
+//! end: shares are cut to what can have been spent; what comes back of a share is credited only as far as it was debited;
+//! hearsay takes at most half of the places that a node's incarnations have, and half of the forecasts. A node is shown the
+//! shares that others have told in its name, and hears how far others think that its changes and its beats go. Where that is
+//! more than it wrote, it moves its versions on, lets its beats follow, or goes on as another incarnation, which nothing
+//! was said of yet. What is left to a liar is to keep a key at its debt cap, and to hide its own spending.
 
 mod actors;
 mod book;
@@ -31,6 +40,8 @@ mod receive;
 mod round;
 mod status;
 mod sync;
+#[cfg(all(test, feature = "sim"))]
+mod tests;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -155,6 +166,9 @@ pub(crate) struct Gossip {
     timers: Timers,
     /// The node has left its fleet; its tables decide for themselves.
     alone: bool,
+    /// How often this node has gone on as another incarnation, and when it last did that or moved its versions.
+    renewals: u64,
+    renewed_at: Option<Timestamp>,
     slots: Vec<u32>,
 }
 
@@ -186,7 +200,10 @@ impl Gossip {
         let here = NodeIndex(here as u16);
         let incarnation = config.incarnation.get();
         let mut actors = Actors::default();
-        let me = actors.find_or_add(here, incarnation, now.mono).unwrap_or(0);
+        let me = actors.meet(here, incarnation, now.mono).unwrap_or(0);
+        if let Some(state) = actors.get_mut(me) {
+            state.own = true;
+        }
         let books: Vec<Book> =
             tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
         let held = books.iter().map(|book| book.table.used_slots()).collect();
@@ -217,6 +234,8 @@ impl Gossip {
             joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
             alone: false,
+            renewals: 0,
+            renewed_at: None,
             slots: Vec::new(),
             nodes,
             config,
@@ -315,7 +334,8 @@ impl Gossip {
         if let Some(me) = self.actors.get_mut(self.me) {
             me.clock += 1;
             let version = me.clock;
-            let Published { epoch, span_ms } = published;
+            let Published { epoch, span_ms, first } = published;
+            me.shares += usize::from(first);
             me.note(Change { version, limit: limit as u16, epoch, slot, span_ms });
         }
     }
