@@ -71,7 +71,8 @@ impl Level {
         self.offset.load(Ordering::Acquire)
     }
 
-    /// Spends `cost` units, at most the capacity, if the level, less what is `drawn` on it from elsewhere, allows it.
+    /// Spends `cost` units if the level, less what is `drawn` on it from elsewhere, allows it. A cost above the capacity,
+    /// which only a leaky bucket lets through, needs a full bucket, and the level goes below zero.
     ///
     /// `alive` says whether the slot still holds the caller's key; it is asked after each look at the count.
     #[inline(always)]
@@ -83,7 +84,8 @@ impl Level {
         cost: u64,
         alive: impl Fn() -> bool,
     ) -> Outcome {
-        let need = meter.fixed(cost);
+        let amount = meter.fixed(cost);
+        let need = amount.min(meter.capacity);
         let mut spent = self.spent.load(Ordering::Acquire);
         loop {
             if spent & DEAD != 0 || !alive() {
@@ -98,7 +100,7 @@ impl Level {
                 return Outcome::Denied { level };
             }
             match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Outcome::Allowed { level: level - need, spent: spent + cost },
+                Ok(_) => return Outcome::Allowed { level: level - amount, spent: spent + cost },
                 Err(seen) => spent = seen,
             }
         }
@@ -179,6 +181,10 @@ impl Level {
     /// Returns whether there was anything to mend.
     #[cold]
     pub(crate) fn mend(&self, meter: &Meter, earned: u64, drawn: i64) -> bool {
+        if meter.is_stock() {
+            // No clock has a part in it.
+            return false;
+        }
         let offset = self.offset.load(Ordering::Acquire);
         let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !DEAD, offset);
         // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.
