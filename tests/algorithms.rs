@@ -151,7 +151,10 @@ fn permits_come_back_when_they_are_given_back_and_not_before() {
     clock.advance(Duration::from_secs(1_000_000));
     let refused = limiter.check("key");
     assert!(!refused.is_allowed());
-    assert_eq!((refused.retry_after(), refused.reset_after(), refused.remaining()), (None, Duration::ZERO, 0));
+    assert_eq!(
+        (refused.retry_after(), refused.reset_after(), refused.remaining()),
+        (None, Duration::ZERO, 0)
+    );
     assert_eq!(limiter.refund("key", 1), 1);
     assert_eq!(limiter.peek("key").remaining(), 1);
     assert!(limiter.check("key").is_allowed());

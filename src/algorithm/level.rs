@@ -169,6 +169,11 @@ impl Level {
         self.offset.fetch_sub(amount.max(0) as u64, Ordering::AcqRel);
     }
 
+    /// Takes `amount` off the level, or gives it back where it is negative, without a floor or a lid.
+    pub(crate) fn shift(&self, amount: i64) {
+        self.offset.fetch_add(amount as u64, Ordering::AcqRel);
+    }
+
     /// Puts the level at `level`, whatever it was.
     pub(crate) fn set(&self, meter: &Meter, earned: u64, drawn: i64, level: i64) {
         let now = self.read(meter, earned, drawn);

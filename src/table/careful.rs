@@ -91,7 +91,7 @@ impl Table {
     }
 
     /// The time by which a key's windows begin.
-    pub(super) fn own_time(&self, key: Key, now: Now) -> Now {
+    pub(crate) fn own_time(&self, key: Key, now: Now) -> Now {
         if self.stagger_nanos == 0 {
             return now;
         }
@@ -244,6 +244,31 @@ impl Table {
             let taken = cell.level.debit(meter, 0, self.drawn(cell, now), amount, -meter.max_debt());
             kept.history.add(cut, written, taken);
         }
+    }
+
+    /// Takes in what was spent elsewhere within the window, of which `included` is known already, and puts the level where
+    /// the history then says that it is.
+    pub(crate) fn take_in_parts(
+        &self,
+        slot: u32,
+        cell: &Cell,
+        parts: impl Iterator<Item = (u64, i64)>,
+        included: i64,
+        now: Now,
+    ) {
+        let Some(histories) = &self.histories else { return };
+        let (meter, cut) = (self.meter(), histories.cut);
+        let mut shard = histories.shard(slot);
+        let Some(kept) = histories.kept(&mut shard, slot, cell, cell.key()) else { return };
+        kept.advance(self, cut, cell, now);
+        kept.history.take_back(included);
+        for (age, amount) in parts {
+            let at = now.mono.before(std::time::Duration::from_nanos(age));
+            kept.history.add(cut, at, amount.min(meter.capacity().saturating_mul(2)));
+        }
+        let spent = kept.history.parts(cut, now.mono).fold(0_i64, |sum, (_, part)| sum.saturating_add(part));
+        let level = meter.capacity().saturating_sub(spent).max(-meter.max_debt());
+        cell.level.set(meter, 0, self.drawn(cell, now), level);
     }
 
     /// Puts `amount` that was spent here back into the level.

@@ -166,10 +166,19 @@ impl Table {
         self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
         for slot in 0..self.used_slots() {
             if let Some(cell) = self.slab.get(slot) {
-                // What earlier gossip published stays published: the next share begins at zero.
-                cell.refunded.store(0, Ordering::Relaxed);
-                cell.base.store(cell.level.spent() & !DEAD, Ordering::Relaxed);
+                // What earlier gossip published stays published: the next share begins at zero, or with the permits that
+                // are in use.
+                let refunded = cell.refunded.swap(0, Ordering::Relaxed);
+                let spent = cell.level.spent() & !DEAD;
+                if self.limit.returns_on_drop() {
+                    cell.base.fetch_add(refunded, Ordering::Relaxed);
+                } else {
+                    cell.base.store(spent, Ordering::Relaxed);
+                }
                 cell.flush_at.store(CLEAN, Ordering::Relaxed);
+                if spent != cell.base.load(Ordering::Relaxed) {
+                    self.marks.note_changed(slot);
+                }
             }
         }
     }
