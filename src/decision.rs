@@ -52,6 +52,19 @@ pub struct Decision<'a> {
 }
 
 impl<'a> Decision<'a> {
+    /// A decision whose waits the limit's meter knows.
+    #[inline(always)]
+    pub(crate) fn by_meter(
+        limit: &'a Limit,
+        allowed: bool,
+        basis: Basis,
+        level: i64,
+        cost: u64,
+        now: Now,
+    ) -> Self {
+        Self { limit, allowed, basis, level, cost, now, waits: Waits::BY_METER }
+    }
+
     /// Whether the request may go ahead; its cost has then been spent (not by a `peek`).
     #[inline]
     pub fn is_allowed(&self) -> bool {

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use crate::{
     algorithm::{Meter, sliding_window::Cut},
     error::CostError,
-    time::saturating_nanos,
+    key::Key,
+    time::{Now, WallTime, saturating_nanos},
 };
 
 /// The highest rate a quota may have, in units per second.
@@ -269,6 +270,16 @@ impl Limit {
             }
             _ => None,
         }
+    }
+
+    /// The time by which a key's windows begin, where each has its own.
+    pub(crate) fn own_time(&self, key: Key, now: Now) -> Now {
+        if self.rule.windows != Windows::Staggered {
+            return now;
+        }
+        let period = saturating_nanos(self.rule.quota.period).max(1);
+        let shift = (key.digest() >> 64) as u64 % period;
+        Now { wall: WallTime::from_unix_nanos(now.wall.as_unix_nanos().saturating_add(shift)), ..now }
     }
 
     /// Whether the window's number is the epoch of a share, which all nodes then agree on. Otherwise each actor counts

@@ -130,8 +130,13 @@ impl HotKeys {
             free: (1..=MAX_FORECASTS as u16).rev().collect(),
             rate,
             continuous: limit.meter().is_continuous(),
-            // Where units do not come back with time, there is nothing to expect them against.
-            least: if rate >= least && !limit.meter().is_stock() { least } else { f64::INFINITY },
+            // Where units do not come back with time, there is nothing to expect them against; where a bucket holds one unit, what
+            // is expected of peers would keep it from ever being full.
+            least: if rate >= least && !limit.meter().is_stock() && limit.capacity() > 1 {
+                least
+            } else {
+                f64::INFINITY
+            },
             threshold,
             fresh: heartbeat * FRESH_HEARTBEATS,
             // Where something is assumed of nodes that cannot be heard, expectations last until then.

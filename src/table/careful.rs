@@ -17,7 +17,7 @@ use crate::{
     },
     decision::{Decision, Waits},
     key::Key,
-    time::{Now, Timestamp, WallTime},
+    time::{Now, Timestamp},
 };
 
 /// Locks among which the keys' histories are parted.
@@ -92,11 +92,7 @@ impl Table {
 
     /// The time by which a key's windows begin.
     pub(crate) fn own_time(&self, key: Key, now: Now) -> Now {
-        if self.stagger_nanos == 0 {
-            return now;
-        }
-        let shift = (key.digest() >> 64) as u64 % self.stagger_nanos;
-        Now { wall: WallTime::from_unix_nanos(now.wall.as_unix_nanos().saturating_add(shift)), ..now }
+        if self.stagger_nanos == 0 { now } else { self.limit.own_time(key, now) }
     }
 
     /// Decides on a cell whose table needs more than a compare-and-swap; `None` where it is another key's by now.
@@ -128,33 +124,18 @@ impl Table {
         let mut mended = false;
         loop {
             let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
-            match cell.level.spend(meter, earned, drawn, cost, || cell.holds(key)) {
+            match cell.level.try_to_spend(meter, earned, drawn, cost, || cell.holds(key)) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
-                    return Some(Decision {
-                        limit,
-                        allowed: true,
-                        basis,
-                        level,
-                        cost,
-                        now,
-                        waits: Waits::BY_METER,
-                    });
+                    return Some(Decision::by_meter(limit, true, basis, level, cost, now));
                 }
                 Outcome::Full => cell.level.put_lid_on(meter, earned, drawn),
                 Outcome::Denied { .. } if !mended && cell.level.mend(meter, earned, drawn) => mended = true,
                 Outcome::Denied { level } => {
                     self.count_denied(slot, cell, cost, now);
-                    return Some(Decision {
-                        limit,
-                        allowed: false,
-                        basis,
-                        level,
-                        cost,
-                        now,
-                        waits: Waits::BY_METER,
-                    });
+                    return Some(Decision::by_meter(limit, false, basis, level, cost, now));
                 }
+                Outcome::Contended => {}
                 Outcome::Gone => return None,
             }
         }
@@ -175,7 +156,7 @@ impl Table {
         loop {
             kept.advance(self, cut, cell, now);
             let drawn = self.drawn(cell, now).saturating_sub(kept.history.faded(cut, now.mono));
-            match cell.level.spend(meter, 0, drawn, cost, || cell.holds(key)) {
+            match cell.level.try_to_spend(meter, 0, drawn, cost, || cell.holds(key)) {
                 Outcome::Allowed { level, spent } => {
                     kept.advance(self, cut, cell, now);
                     let waits = Waits { retry: 0, reset: kept.history.nanos_until_empty(cut, now.mono) };
@@ -194,6 +175,7 @@ impl Table {
                     return Some(Decision { limit, allowed: false, basis, level, cost, now, waits });
                 }
                 Outcome::Full => cell.level.put_lid_on(meter, 0, drawn),
+                Outcome::Contended => {}
                 Outcome::Gone => return None,
             }
         }
