@@ -362,9 +362,6 @@ impl Ledger {
     /// What of the earnings in vain may pay for units spent within the last `age` nanoseconds, in the fixed point.
     fn payable(&self, vain: Vain, meter: &Meter, age: u64, now: Now) -> i64 {
         let at = millis(now.mono);
-        if meter.capacity() <= meter.fixed(1) {
-            return 0;
-        }
         let grains = match meter.needs_wall() {
             // Only what is news of the last window, in which the rest of the quota was lost.
             true if meter.earned_within(age, now) > 0 => vain.grains(),

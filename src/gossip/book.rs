@@ -180,10 +180,12 @@ impl Book {
         }
         let epoch = self.epoch(now);
         if self.ledger.entry(slot, me, epoch).is_none() {
-            let closed = self.roll(me, slot, cell, now);
-            if spent == cell.base.load(Ordering::Relaxed) && !restate {
-                return closed;
+            // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
+            let held = self.table.limit().returns_on_drop() && Self::in_hand(cell) > 0;
+            if !restate && !held && !self.has_unpublished(me, slot) {
+                return None;
             }
+            let closed = self.roll(me, slot, cell, now);
             self.closed.extend(closed.map(|closed| (slot, closed)));
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
