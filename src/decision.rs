@@ -22,6 +22,18 @@ pub enum Basis {
     },
 }
 
+/// How long until what was asked for, and everything, is there again, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waits {
+    pub(crate) retry: u64,
+    pub(crate) reset: u64,
+}
+
+impl Waits {
+    /// What the limit's meter says.
+    pub(crate) const BY_METER: Self = Self { retry: u64::MAX, reset: u64::MAX };
+}
+
 /// The answer to a check.
 ///
 /// It borrows the limiter's definition of the limit; nothing is allocated for it, and its waits are worked out only
@@ -37,9 +49,23 @@ pub struct Decision<'a> {
     /// The units that were asked for.
     pub(crate) cost: u64,
     pub(crate) now: Now,
+    pub(crate) waits: Waits,
 }
 
 impl<'a> Decision<'a> {
+    /// A decision whose waits the limit's meter knows.
+    #[inline(always)]
+    pub(crate) fn by_meter(
+        limit: &'a Limit,
+        allowed: bool,
+        basis: Basis,
+        level: i64,
+        cost: u64,
+        now: Now,
+    ) -> Self {
+        Self { limit, allowed, basis, level, cost, now, waits: Waits::BY_METER }
+    }
+
     /// Whether the request may go ahead; its cost has then been spent (not by a `peek`).
     #[inline]
     pub fn is_allowed(&self) -> bool {
@@ -56,13 +82,20 @@ impl<'a> Decision<'a> {
         self.limit.meter().whole(self.level)
     }
 
-    /// How long until the full capacity is there again if nothing more is spent; zero when it is there. Like
-    /// [`retry_after`](Self::retry_after), it is worked out at the limit's full rate.
+    /// How long until the full capacity is there again if nothing more is spent; zero when it is there, or when nobody
+    /// knows, because permits have to be given back. Like [`retry_after`](Self::retry_after), it is worked out at the limit's
+    /// full rate.
     pub fn reset_after(&self) -> Duration {
-        self.wait_for(self.limit.meter().capacity())
+        let capacity = self.limit.meter().capacity();
+        match self.waits {
+            Waits { reset: u64::MAX, .. } if self.limit.meter().is_stock() => Duration::ZERO,
+            Waits { reset: u64::MAX, .. } => self.wait_for(capacity),
+            Waits { reset, .. } => Duration::from_nanos(reset),
+        }
     }
 
-    /// The earliest time after which the refused cost would pass if nobody else spends; `None` when it was allowed.
+    /// The earliest time after which the refused cost would pass if nobody else spends; `None` when it was allowed, or when
+    /// nobody knows, because permits have to be given back.
     ///
     /// Rounded up to the nanosecond, at least one: a retry at that time finds the units there.
     ///
@@ -72,8 +105,14 @@ impl<'a> Decision<'a> {
     /// are nodes; so it is under [`OnPartition::Share`](crate::OnPartition::Share), by nodes ÷ nodes heard. A caller that
     /// comes back too early is told the rest.
     pub fn retry_after(&self) -> Option<Duration> {
-        let cost = self.limit.meter().fixed(self.cost);
-        (!self.allowed).then(|| self.wait_for(cost).max(Duration::from_nanos(1)))
+        let meter = self.limit.meter();
+        let wait = match self.waits {
+            _ if self.allowed => return None,
+            Waits { retry: u64::MAX, .. } if meter.is_stock() => return None,
+            Waits { retry: u64::MAX, .. } => self.wait_for(meter.need(self.cost)),
+            Waits { retry, .. } => Duration::from_nanos(retry),
+        };
+        Some(wait.max(Duration::from_nanos(1)))
     }
 
     fn wait_for(&self, level: i64) -> Duration {

@@ -120,6 +120,8 @@ pub(crate) struct Ledger {
     /// What was not debited of the shares of a key, by slot, in the meter's fixed point: a debt was as deep as it may be.
     /// What comes back comes back from that first. Most keys never get there, so it has no place in each record.
     forgiven: BTreeMap<u32, i64>,
+    /// Permits that other nodes are taken to hold, by slot; only where permits are counted.
+    held: Vec<u64>,
 }
 
 impl Ledger {
@@ -133,13 +135,14 @@ impl Ledger {
             spilled: Vec::new(),
             spare: Vec::new(),
             stamp_nanos,
-            grain: match limit.meter().needs_wall() {
-                true => limit.meter().capacity() as f64 / f64::from(MOST_GRAINS),
-                false => limit.meter().amount_of(limit.quota().units_per_second()) as f64 / 1e6,
+            grain: match limit.meter().is_continuous() {
+                false => limit.meter().capacity() as f64 / f64::from(MOST_GRAINS),
+                true => limit.meter().amount_of(limit.quota().units_per_second()) as f64 / 1e6,
             },
-            idle_steps: (!limit.meter().needs_wall()).then_some(idle),
+            idle_steps: (!limit.has_common_epochs()).then_some(idle),
             shares: 0,
             forgiven: BTreeMap::new(),
+            held: Vec::new(),
         }
     }
 
@@ -343,6 +346,26 @@ impl Ledger {
         if let Some(record) = self.records.get_mut(slot as usize) {
             *record = Record::EMPTY;
         }
+        if let Some(held) = self.held.get_mut(slot as usize) {
+            *held = 0;
+        }
+    }
+
+    /// Brings the level of the key in `slot` in line with the permits that other actors hold, as `counts` says whose count.
+    ///
+    /// What is claimed beyond twice the quota is not believed: the key is closed as it is, and opens again when its
+    /// holders let go.
+    pub(crate) fn recount(&mut self, table: &Table, slot: u32, counts: impl Fn(ActorIndex) -> bool) {
+        let Some(cell) = table.cell(slot) else { return };
+        let claimed = self.entries(slot).filter(|entry| counts(entry.actor));
+        let claimed = claimed.fold(0_u64, |sum, entry| sum.saturating_add(entry.share.net()));
+        let held = claimed.min(table.limit().capacity().saturating_mul(2));
+        if self.held.len() <= slot as usize {
+            self.held.resize(slot as usize + 1, 0);
+        }
+        let Some(before) = self.held.get_mut(slot as usize) else { return };
+        cell.level.shift(table.meter().fixed(held).saturating_sub(table.meter().fixed(*before)));
+        *before = held;
     }
 }
 
@@ -362,6 +385,10 @@ impl Ledger {
     /// Notes what `cell` has earned in vain since the last look.
     fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
         let (meter, slot) = (table.meter(), slot as usize);
+        if meter.is_stock() {
+            // It earns nothing, and so nothing in vain.
+            return;
+        }
         if self.records.len() <= slot {
             self.records.resize(slot + 1, Record::EMPTY);
         }
@@ -375,7 +402,7 @@ impl Ledger {
             record.seen = seen;
             return;
         }
-        let raw = cell.level.read(meter, meter.earned(now), table.drawn(cell, now));
+        let raw = cell.level.read(meter, table.earned(cell, now), table.drawn(cell, now));
         let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
@@ -435,7 +462,11 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return 0 };
         let mut left = 0;
         let meter = table.meter();
+        if meter.is_stock() {
+            return table.settle_in_history(slot, cell, amount, age, now);
+        }
         self.look(table, slot, cell, now);
+        let now = table.own_time(cell.key(), now);
         let drawn = table.drawn(cell, now);
         if amount < 0 {
             cell.level.credit(-amount);
@@ -458,7 +489,7 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return 0 };
         let meter = table.meter();
         self.look(table, slot, cell, now);
-        let taken = cell.level.debit(meter, meter.earned(now), drawn, amount, -meter.max_debt());
+        let taken = cell.level.debit(meter, table.earned(cell, now), drawn, amount, -meter.max_debt());
         self.looked(meter, slot, cell);
         taken
     }
@@ -469,7 +500,7 @@ impl Ledger {
         let meter = table.meter();
         cell.level.set(
             meter,
-            meter.earned(now),
+            table.earned(cell, now),
             table.drawn(cell, now),
             level.clamp(-meter.max_debt(), meter.capacity()),
         );
@@ -482,7 +513,7 @@ impl Ledger {
 
 /// What is earned in vain by a bucket that has been full for long, or a window that nobody used.
 fn full_grains(meter: &Meter) -> u32 {
-    if meter.needs_wall() { MOST_GRAINS } else { VAIN_MILLIS * 1_000 }
+    if meter.is_continuous() { VAIN_MILLIS * 1_000 } else { MOST_GRAINS }
 }
 
 /// What is left of earnings in vain after some time.

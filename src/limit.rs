@@ -2,7 +2,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{algorithm::Meter, error::CostError, time::saturating_nanos};
+use crate::{
+    algorithm::{Meter, sliding_window::Cut},
+    error::CostError,
+    key::Key,
+    time::{Now, WallTime, saturating_nanos},
+};
 
 /// The highest rate a quota may have, in units per second.
 pub const MAX_UNITS_PER_SECOND: u64 = 100_000_000;
@@ -18,6 +23,14 @@ pub const MAX_NAME_BYTES: usize = 64;
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// The most live keys that a limit can be told to hold.
 pub const MAX_KEYS: usize = 1 << 28;
+
+/// The finest cut of a sliding window.
+pub const MAX_PRECISION: u16 = 1_000;
+/// How a sliding window is cut unless told otherwise.
+pub const DEFAULT_PRECISION: u16 = 10;
+
+/// A month of the Gregorian calendar on average, which is what a quota per month says its period is.
+const MONTH: Duration = Duration::from_secs(31_556_952 / 12);
 
 /// So many units per so much time.
 ///
@@ -55,6 +68,11 @@ impl Quota {
         Self::new(units, Duration::from_secs(86_400))
     }
 
+    /// `units` per month, of 30.4 days on average.
+    pub const fn per_month(units: u64) -> Self {
+        Self::new(units, MONTH)
+    }
+
     /// How many units one period brings.
     pub const fn units(self) -> u64 {
         self.units
@@ -65,9 +83,9 @@ impl Quota {
         self.period
     }
 
-    /// Units per second, as a fraction.
+    /// Units per second, as a fraction; 0 where there is no period.
     pub fn units_per_second(self) -> f64 {
-        self.units as f64 / self.period.as_secs_f64()
+        if self.period.is_zero() { 0.0 } else { self.units as f64 / self.period.as_secs_f64() }
     }
 }
 
@@ -80,8 +98,36 @@ pub enum Algorithm {
         /// The most units that can be spent at once.
         burst: u64,
     },
-    /// The quota's units in each window of the quota's period, windows aligned to the Unix epoch.
+    /// A bucket that runs out at the quota's rate and takes the next request only when it is empty: a request's units
+    /// pass one by one, evenly, and there is no burst.
+    LeakyBucket {
+        /// The most units that one request may have, and that may wait to pass.
+        queue: u64,
+    },
+    /// The quota's units in each window of the quota's period; see [`Windows`] for when they begin.
     FixedWindow,
+    /// The quota's units in any window of the quota's period, wherever it begins.
+    SlidingWindow {
+        /// How many sub-windows the period is cut into. 1 is an estimate from two windows, which up to twice the quota
+        /// can pass in the worst case; above 1, no window of the period's length ever admits more than the quota, and a
+        /// unit comes back up to one sub-window late.
+        precision: u16,
+    },
+    /// So many units at a time, each until it is given back. There is no period.
+    Concurrency,
+}
+
+/// When fixed windows begin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Windows {
+    /// At whole multiples of the period since 1970-01-01T00:00:00Z: minutes, hours and days begin when clocks say so.
+    #[default]
+    Aligned,
+    /// At a time of each key's own, the same on all nodes, so that a million keys do not begin anew in one instant.
+    Staggered,
+    /// On the first of each month, in UTC.
+    Months,
 }
 
 /// What a node does about peers that it cannot hear.
@@ -138,6 +184,7 @@ struct Rule {
     name: Arc<str>,
     quota: Quota,
     algorithm: Algorithm,
+    windows: Windows,
     on_partition: OnPartition,
     on_full: OnFull,
     max_keys: usize,
@@ -155,6 +202,30 @@ impl Limit {
         LimitBuilder::new(name, quota, Algorithm::FixedWindow)
     }
 
+    /// Starts a limit of `units` in each month of the calendar, in UTC.
+    pub fn monthly(name: &str, units: u64) -> LimitBuilder {
+        let mut builder = LimitBuilder::new(name, Quota::per_month(units), Algorithm::FixedWindow);
+        builder.rule.windows = Windows::Months;
+        builder
+    }
+
+    /// Starts a limit through which units pass evenly, at the quota's rate and without a burst. A check passes when
+    /// the last one's units have run out; what is asked for meanwhile is refused, or waits.
+    pub fn leaky_bucket(name: &str, quota: Quota) -> LimitBuilder {
+        LimitBuilder::new(name, quota, Algorithm::LeakyBucket { queue: quota.units })
+    }
+
+    /// Starts a limit of `quota.units()` in any window of `quota.period()`, cut into [`DEFAULT_PRECISION`] sub-windows
+    /// until [`precision`](LimitBuilder::precision) says otherwise.
+    pub fn sliding_window(name: &str, quota: Quota) -> LimitBuilder {
+        LimitBuilder::new(name, quota, Algorithm::SlidingWindow { precision: DEFAULT_PRECISION })
+    }
+
+    /// Starts a limit of `permits` at a time: what is spent comes back when it is given back, and not before.
+    pub fn concurrency(name: &str, permits: u64) -> LimitBuilder {
+        LimitBuilder::new(name, Quota::new(permits, Duration::ZERO), Algorithm::Concurrency)
+    }
+
     /// The name, which all nodes know the limit by.
     pub fn name(&self) -> &str {
         &self.rule.name
@@ -170,9 +241,54 @@ impl Limit {
         self.rule.algorithm
     }
 
-    /// The most units that can be spent at once: the burst of a bucket, the quota of a window.
+    /// When the limit's windows begin, if it has fixed ones.
+    pub fn windows(&self) -> Windows {
+        self.rule.windows
+    }
+
+    /// The most units that are ever left: the burst of a bucket, the quota of a window, all permits; one unit of a leaky
+    /// bucket.
     pub fn capacity(&self) -> u64 {
         self.rule.capacity()
+    }
+
+    /// The most units that one request may have: the [capacity](Self::capacity), or the queue of a leaky bucket.
+    pub fn max_cost(&self) -> u64 {
+        match self.rule.algorithm {
+            Algorithm::LeakyBucket { queue } => queue,
+            _ => self.capacity(),
+        }
+    }
+
+    /// Whether what was spent is given back when its permit is dropped.
+    pub(crate) fn returns_on_drop(&self) -> bool {
+        self.rule.algorithm == Algorithm::Concurrency
+    }
+
+    /// How the period is cut, where the window slides.
+    pub(crate) fn cut(&self) -> Option<Cut> {
+        match self.rule.algorithm {
+            Algorithm::SlidingWindow { precision } => {
+                Some(Cut::new(saturating_nanos(self.rule.quota.period), precision))
+            }
+            _ => None,
+        }
+    }
+
+    /// The time by which a key's windows begin, where each has its own.
+    pub(crate) fn own_time(&self, key: Key, now: Now) -> Now {
+        if self.rule.windows != Windows::Staggered {
+            return now;
+        }
+        let period = saturating_nanos(self.rule.quota.period).max(1);
+        let shift = (key.digest() >> 64) as u64 % period;
+        Now { wall: WallTime::from_unix_nanos(now.wall.as_unix_nanos().saturating_add(shift)), ..now }
+    }
+
+    /// Whether the window's number is the epoch of a share, which all nodes then agree on. Otherwise each actor counts
+    /// its epochs by itself.
+    pub(crate) fn has_common_epochs(&self) -> bool {
+        self.meter.needs_wall() && self.rule.windows != Windows::Staggered
     }
 
     /// What the limit does about peers it cannot hear.
@@ -190,24 +306,33 @@ impl Limit {
         self.rule.max_keys
     }
 
-    /// How long one epoch of a share lasts: a window, or `max(10 s, 2 × burst ÷ rate)` for a bucket.
+    /// How long one epoch of a share lasts: an aligned window, `max(10 s, 2 × burst ÷ rate)` for a bucket, 10 seconds for
+    /// permits, and `max(10 s, period)` for other windows.
     pub fn epoch_length(&self) -> Duration {
         match self.rule.algorithm {
-            Algorithm::TokenBucket { burst } => {
-                let drain =
-                    self.rule.quota.period.as_secs_f64() * 2.0 * burst as f64 / self.rule.quota.units as f64;
-                Duration::try_from_secs_f64(drain)
-                    .unwrap_or(MAX_PERIOD)
-                    .clamp(MIN_BUCKET_EPOCH, 2 * MAX_PERIOD)
-            }
+            Algorithm::TokenBucket { burst } => self.epoch_of_bucket(burst),
+            Algorithm::LeakyBucket { queue } => self.epoch_of_bucket(queue),
+            Algorithm::FixedWindow if self.rule.windows == Windows::Staggered => self.epoch_of_windows(),
             Algorithm::FixedWindow => self.rule.quota.period,
+            Algorithm::SlidingWindow { .. } => self.epoch_of_windows(),
+            Algorithm::Concurrency => MIN_BUCKET_EPOCH,
         }
+    }
+
+    fn epoch_of_bucket(&self, burst: u64) -> Duration {
+        let drain = self.rule.quota.period.as_secs_f64() * 2.0 * burst as f64 / self.rule.quota.units as f64;
+        Duration::try_from_secs_f64(drain).unwrap_or(MAX_PERIOD).clamp(MIN_BUCKET_EPOCH, 2 * MAX_PERIOD)
+    }
+
+    /// Long enough that what an epoch holds has left every window when the epoch after the next begins.
+    fn epoch_of_windows(&self) -> Duration {
+        self.rule.quota.period.clamp(MIN_BUCKET_EPOCH, MAX_PERIOD)
     }
 
     /// Whether `cost` can ever pass.
     #[inline]
     pub(crate) fn check_fits(&self, cost: u64) -> Result<(), CostError> {
-        let capacity = self.capacity();
+        let capacity = self.max_cost();
         if cost > capacity { Err(CostError { cost, capacity }) } else { Ok(()) }
     }
 
@@ -220,9 +345,14 @@ impl Limit {
     /// A number that differs between limits that would decide differently, the same on every build. Nodes
     /// compare it to find out that their configurations have parted.
     pub fn fingerprint(&self) -> u64 {
-        let (algorithm, burst) = match self.rule.algorithm {
-            Algorithm::TokenBucket { burst } => (1, burst),
-            Algorithm::FixedWindow => (2, 0),
+        let (algorithm, burst) = match (self.rule.algorithm, self.rule.windows) {
+            (Algorithm::TokenBucket { burst }, _) => (1, burst),
+            (Algorithm::FixedWindow, Windows::Aligned) => (2, 0),
+            (Algorithm::FixedWindow, Windows::Staggered) => (2, 1),
+            (Algorithm::FixedWindow, Windows::Months) => (2, 2),
+            (Algorithm::LeakyBucket { queue }, _) => (3, queue),
+            (Algorithm::SlidingWindow { precision }, _) => (4, precision.into()),
+            (Algorithm::Concurrency, _) => (5, 0),
         };
         let fields = [algorithm, burst, self.rule.quota.units, saturating_nanos(self.rule.quota.period)];
         let mut bytes = Vec::with_capacity(fields.len() * 8 + self.rule.name.len());
@@ -241,6 +371,9 @@ const MIN_BUCKET_EPOCH: Duration = Duration::from_secs(10);
 pub struct LimitBuilder {
     rule: Rule,
     burst: Option<u64>,
+    precision: Option<u16>,
+    queue: Option<u64>,
+    staggered: bool,
 }
 
 impl LimitBuilder {
@@ -249,11 +382,32 @@ impl LimitBuilder {
             name: name.into(),
             quota,
             algorithm,
+            windows: Windows::default(),
             on_partition: OnPartition::default(),
             on_full: OnFull::default(),
             max_keys: DEFAULT_MAX_KEYS,
         };
-        Self { rule, burst: None }
+        Self { rule, burst: None, precision: None, queue: None, staggered: false }
+    }
+
+    /// Sets how many sub-windows a sliding window is cut into, 1 to [`MAX_PRECISION`]; 1 is an estimate, see
+    /// [`Algorithm::SlidingWindow`].
+    pub fn precision(mut self, sub_windows: u16) -> Self {
+        self.precision = Some(sub_windows);
+        self
+    }
+
+    /// Sets how many units may wait in a leaky bucket, which is also the most that one request may have; the quota's
+    /// units unless set.
+    pub fn queue(mut self, units: u64) -> Self {
+        self.queue = Some(units);
+        self
+    }
+
+    /// Lets each key's fixed windows begin at a time of its own; see [`Windows::Staggered`].
+    pub fn staggered(mut self) -> Self {
+        self.staggered = true;
+        self
     }
 
     /// Sets how many units a bucket holds: what can be spent at once after a pause.
@@ -285,21 +439,10 @@ impl LimitBuilder {
     /// # Errors
     /// Names the field that cannot stand, its value, and what would do.
     pub fn build(self) -> Result<Limit, LimitError> {
-        let Self { mut rule, burst } = self;
+        let rule = self.resolve()?;
         check_name(&rule.name)?;
         check_quota(&rule)?;
-        match (&mut rule.algorithm, burst) {
-            (Algorithm::TokenBucket { burst }, Some(units)) => *burst = units,
-            (Algorithm::TokenBucket { .. }, None) => {}
-            (Algorithm::FixedWindow, Some(units)) => {
-                return Err(rule.error(
-                    "burst",
-                    units,
-                    "nothing: a fixed window has no burst; use a token bucket",
-                ));
-            }
-            (Algorithm::FixedWindow, None) => {}
-        }
+        let Quota { units, period } = rule.quota;
         let capacity = rule.capacity();
         if capacity == 0 || capacity > MAX_UNITS {
             return Err(rule.error("burst", capacity, "1 to 2^40 units"));
@@ -307,13 +450,61 @@ impl LimitBuilder {
         if rule.max_keys == 0 || rule.max_keys > MAX_KEYS {
             return Err(rule.error("max_keys", rule.max_keys, "1 to 2^28 keys"));
         }
-        let Quota { units, period } = rule.quota;
         let meter = match rule.algorithm {
             Algorithm::TokenBucket { burst } => Meter::token_bucket(units, period, burst),
+            Algorithm::LeakyBucket { queue } if queue == 0 || queue > MAX_UNITS => {
+                return Err(rule.error("queue", queue, "1 to 2^40 units"));
+            }
+            Algorithm::LeakyBucket { queue } => Meter::leaky_bucket(units, period, queue),
+            Algorithm::FixedWindow if rule.windows == Windows::Months => Meter::months(units),
             Algorithm::FixedWindow => Meter::fixed_window(units, period),
+            Algorithm::SlidingWindow { precision } => {
+                check_precision(&rule, precision)?;
+                Meter::stock(units)
+            }
+            Algorithm::Concurrency => Meter::stock(units),
         };
         Ok(Limit { rule, meter })
     }
+
+    /// Puts what was set where the algorithm has it, and refuses what it has no use for.
+    fn resolve(self) -> Result<Rule, LimitError> {
+        let Self { mut rule, mut burst, mut precision, mut queue, mut staggered } = self;
+        match &mut rule.algorithm {
+            Algorithm::TokenBucket { burst: units } => *units = burst.take().unwrap_or(*units),
+            Algorithm::LeakyBucket { queue: units } => *units = queue.take().unwrap_or(*units),
+            Algorithm::SlidingWindow { precision: parts } => *parts = precision.take().unwrap_or(*parts),
+            Algorithm::FixedWindow if staggered && rule.windows == Windows::Aligned => {
+                rule.windows = Windows::Staggered;
+                staggered = false;
+            }
+            Algorithm::FixedWindow | Algorithm::Concurrency => {}
+        }
+        if let Some(units) = burst {
+            return Err(rule.error("burst", units, "nothing: only a token bucket has a burst"));
+        }
+        if let Some(units) = queue {
+            return Err(rule.error("queue", units, "nothing: only a leaky bucket has a queue"));
+        }
+        if let Some(parts) = precision {
+            return Err(rule.error("precision", parts, "nothing: only a sliding window is cut into parts"));
+        }
+        if staggered {
+            let wanted = "nothing: only fixed windows of one length can begin at each key's own time";
+            return Err(rule.error("windows", "staggered", wanted));
+        }
+        Ok(rule)
+    }
+}
+
+fn check_precision(rule: &Rule, precision: u16) -> Result<(), LimitError> {
+    if precision == 0 || precision > MAX_PRECISION {
+        return Err(rule.error("precision", precision, "1 to 1,000 sub-windows"));
+    }
+    if rule.quota.period < MIN_PERIOD * u32::from(precision) {
+        return Err(rule.error("precision", precision, "so few sub-windows that each is 1 µs or longer"));
+    }
+    Ok(())
 }
 
 fn check_name(name: &str) -> Result<(), LimitError> {
@@ -329,6 +520,9 @@ fn check_quota(rule: &Rule) -> Result<(), LimitError> {
     let Quota { units, period } = rule.quota;
     if units == 0 || units > MAX_UNITS {
         return Err(rule.error("quota", units, "1 to 2^40 units"));
+    }
+    if rule.algorithm == Algorithm::Concurrency {
+        return Ok(());
     }
     if period < MIN_PERIOD || period > MAX_PERIOD {
         return Err(rule.error("period", format!("{period:?}"), "1 µs to 400 days"));
@@ -347,7 +541,10 @@ impl Rule {
     fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
-            Algorithm::FixedWindow => self.quota.units,
+            Algorithm::LeakyBucket { .. } => 1,
+            Algorithm::FixedWindow | Algorithm::SlidingWindow { .. } | Algorithm::Concurrency => {
+                self.quota.units
+            }
         }
     }
 
@@ -371,7 +568,7 @@ impl LimitError {
         &self.limit
     }
 
-    /// The field that cannot stand: `name`, `quota`, `period`, `burst` or `max_keys`.
+    /// The field that cannot stand: `name`, `quota`, `period`, `burst`, `queue`, `precision`, `windows` or `max_keys`.
     pub fn field(&self) -> &'static str {
         self.field
     }
@@ -412,6 +609,17 @@ mod tests {
             (Limit::token_bucket("a", Quota::per_second(1)).burst(0), "burst"),
             (Limit::fixed_window("a", Quota::per_second(1)).burst(5), "burst"),
             (Limit::token_bucket("a", Quota::per_second(1)).max_keys(0), "max_keys"),
+            (Limit::token_bucket("a", Quota::per_second(1)).precision(5), "precision"),
+            (Limit::token_bucket("a", Quota::per_second(1)).queue(5), "queue"),
+            (Limit::leaky_bucket("a", Quota::per_second(1)).queue(0), "queue"),
+            (Limit::leaky_bucket("a", Quota::per_second(1)).burst(5), "burst"),
+            (Limit::sliding_window("a", Quota::per_second(1)).precision(0), "precision"),
+            (Limit::sliding_window("a", Quota::per_second(1)).precision(MAX_PRECISION + 1), "precision"),
+            (Limit::sliding_window("a", Quota::new(1, Duration::from_micros(10))).precision(11), "precision"),
+            (Limit::sliding_window("a", Quota::per_second(1)).staggered(), "windows"),
+            (Limit::monthly("a", 5).staggered(), "windows"),
+            (Limit::concurrency("a", 0), "quota"),
+            (Limit::concurrency("a", 5).burst(5), "burst"),
         ];
         for (builder, field) in cases {
             let error = builder.build().unwrap_err();
@@ -438,6 +646,13 @@ mod tests {
             Limit::token_bucket("b", Quota::per_second(10)).build(),
             Limit::token_bucket("a", Quota::per_minute(10)).build(),
             Limit::fixed_window("a", Quota::per_second(10)).build(),
+            Limit::fixed_window("a", Quota::per_second(10)).staggered().build(),
+            Limit::monthly("a", 10).build(),
+            Limit::leaky_bucket("a", Quota::per_second(10)).build(),
+            Limit::leaky_bucket("a", Quota::per_second(10)).queue(1).build(),
+            Limit::sliding_window("a", Quota::per_second(10)).build(),
+            Limit::sliding_window("a", Quota::per_second(10)).precision(1).build(),
+            Limit::concurrency("a", 10).build(),
         ]
         .map(|limit| limit.unwrap().fingerprint());
         let distinct: std::collections::BTreeSet<_> = prints.iter().collect();

@@ -8,6 +8,7 @@
 //! cell to the next; where there is no such cell, a new key is treated as the limit's
 //! [`OnFull`](crate::OnFull) says. A key that is over its limit is never forgotten for a fresh one.
 
+mod careful;
 pub(crate) mod flow;
 mod keys;
 mod lanes;
@@ -29,11 +30,12 @@ use crate::{
         Meter,
         level::{DEAD, Outcome},
     },
-    decision::{Basis, Decision},
+    decision::{Basis, Decision, Waits},
     key::Key,
-    limit::{Limit, OnFull},
-    time::Now,
+    limit::{Limit, OnFull, Windows},
+    time::{Now, saturating_nanos},
 };
+use careful::Histories;
 use flow::SharedFlow;
 use lanes::Lanes;
 use marks::{Marks, Wake};
@@ -81,6 +83,8 @@ pub(crate) enum Verdict {
     Open,
     /// Everything is refused.
     Closed,
+    /// The level decides, and more than a compare-and-swap belongs to it.
+    Careful,
 }
 
 impl Stance {
@@ -97,6 +101,7 @@ impl Stance {
             Verdict::Level => 0,
             Verdict::Open => 1,
             Verdict::Closed => 2,
+            Verdict::Careful => 3,
         };
         basis | verdict << 8
     }
@@ -112,7 +117,8 @@ impl Stance {
         let verdict = match word >> 8 & 0xff {
             0 => Verdict::Level,
             1 => Verdict::Open,
-            _ => Verdict::Closed,
+            2 => Verdict::Closed,
+            _ => Verdict::Careful,
         };
         Self { basis, verdict }
     }
@@ -134,6 +140,10 @@ pub(crate) struct Table {
     pub(crate) forecasts: Box<[SharedFlow]>,
     /// Whether new keys start at nothing, in millionths of the capacity.
     initial: AtomicU32,
+    /// What was spent when, where the window slides.
+    histories: Option<Histories>,
+    /// The time over which the beginnings of the keys' windows are spread; 0 where all begin at once.
+    stagger_nanos: u64,
 }
 
 /// What changes with each key taken in or given up; on a line that checks of known keys do not read.
@@ -164,7 +174,7 @@ impl Table {
         // Enough shards that two threads on different keys seldom meet, and that growing one of them takes well below a
         // millisecond; few enough that a small table stays small.
         let shards = (keys / 512).next_power_of_two().clamp(4, 512);
-        Self {
+        let table = Self {
             id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9),
             stance: AtomicU32::new(Stance::ALONE),
             drain: SharedFlow::default(),
@@ -176,8 +186,15 @@ impl Table {
             marks: Marks::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
             initial: AtomicU32::new(MILLION),
+            histories: limit.cut().map(Histories::new),
+            stagger_nanos: match limit.windows() {
+                Windows::Staggered => saturating_nanos(limit.quota().period()),
+                _ => 0,
+            },
             limit,
-        }
+        };
+        table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
+        table
     }
 
     pub(crate) fn limit(&self) -> &Limit {
@@ -258,7 +275,7 @@ impl Table {
             match cell.level.try_to_spend(meter, meter.earned(now), 0, cost, holds) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
-                    return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
+                    return Decision::by_meter(&self.limit, true, basis, level, cost, now);
                 }
                 Outcome::Denied { level } => {
                     return self.look_again(slot, key, cost, now, level, precise, remember);
@@ -284,7 +301,11 @@ impl Table {
         loop {
             if let Some(cell) = self.slab.get(slot) {
                 let stance = self.stance();
-                if stance.verdict != Verdict::Level {
+                if stance.verdict == Verdict::Careful {
+                    if let Some(decision) = self.decide_carefully(slot, cell, key, cost, precise()) {
+                        return decision;
+                    }
+                } else if stance.verdict != Verdict::Level {
                     if let Some(decision) = self.decide_regardless(slot, cell, key, cost, now, stance) {
                         return decision;
                     }
@@ -293,7 +314,7 @@ impl Table {
                         Outcome::Allowed { level, spent } => {
                             self.note_spent(slot, cell, spent, now);
                             let (limit, basis) = (&self.limit, stance.basis);
-                            return Decision { limit, allowed: true, basis, level, cost, now };
+                            return Decision::by_meter(limit, true, basis, level, cost, now);
                         }
                         Outcome::Denied { level } => {
                             return self.look_again(slot, key, cost, now, level, precise, remember);
@@ -339,11 +360,11 @@ impl Table {
         match self.limit.on_full() {
             OnFull::Open => {
                 let level = self.meter().capacity();
-                Decision { limit: &self.limit, allowed: true, basis, level, cost, now }
+                Decision::by_meter(&self.limit, true, basis, level, cost, now)
             }
             OnFull::Closed => {
                 self.lanes.count_denial();
-                Decision { limit: &self.limit, allowed: false, basis, level: 0, cost, now }
+                Decision::by_meter(&self.limit, false, basis, 0, cost, now)
             }
             // Its slot is its own, so there is always room for it.
             OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, |_| ()),
@@ -374,7 +395,7 @@ impl Table {
                 (now, exact) = (precise(), true);
             } else if level != FULL {
                 self.count_denied(slot, cell, cost, now);
-                return Decision { limit, allowed: false, basis, level, cost, now };
+                return Decision::by_meter(limit, false, basis, level, cost, now);
             }
             let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
             if level == FULL {
@@ -385,7 +406,7 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
-                    return Decision { limit, allowed: true, basis, level, cost, now };
+                    return Decision::by_meter(limit, true, basis, level, cost, now);
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
@@ -423,7 +444,9 @@ impl Table {
         } else {
             return None;
         }
-        Some(Decision { limit: &self.limit, allowed, basis, level: self.level_of(cell, now), cost, now })
+        let (level, waits) = self.look_at(slot, cell, cost, now);
+        let now = self.own_time(key, now);
+        Some(Decision { limit: &self.limit, allowed, basis, level, cost, now, waits })
     }
 
     fn count_denied(&self, slot: u32, cell: &Cell, cost: u64, now: Now) {
@@ -476,15 +499,19 @@ impl Table {
 
     /// What the level of `key` is at the precise time `now`, without spending.
     pub(crate) fn peek(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
-        let level = self.find(key).and_then(|slot| self.slab.get(slot)).map(|cell| self.level_of(cell, now));
-        let level = level.unwrap_or_else(|| self.initial_level());
+        let found = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?)));
+        let (level, waits) = match found {
+            Some((slot, cell)) => self.look_at(slot, cell, cost, now),
+            None => (self.initial_level(), Waits::BY_METER),
+        };
+        let now = self.own_time(key, now);
         let stance = self.stance();
         let allowed = match stance.verdict {
-            Verdict::Level => level >= self.meter().fixed(cost),
+            Verdict::Level | Verdict::Careful => level >= self.meter().need(cost),
             Verdict::Open => true,
             Verdict::Closed => false,
         };
-        Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now }
+        Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now, waits }
     }
 
     /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
@@ -504,7 +531,7 @@ impl Table {
             (given > 0).then_some(refunded + given)
         });
         if given > 0 {
-            cell.level.credit(self.meter().fixed(given));
+            self.put_back(slot, cell, self.meter().fixed(given), now);
             if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
                 self.note_clean(slot, cell, now);
             }
@@ -521,7 +548,7 @@ impl Table {
     /// A cell's level, between the deepest debt and the capacity.
     pub(crate) fn level_of(&self, cell: &Cell, now: Now) -> i64 {
         let meter = self.meter();
-        cell.level.read(meter, meter.earned(now), self.drawn(cell, now)).min(meter.capacity())
+        cell.level.read(meter, self.earned(cell, now), self.drawn(cell, now)).min(meter.capacity())
     }
 
     /// Whether anything is expected of peers.
@@ -551,7 +578,10 @@ impl Table {
     }
 
     /// Tells the table how the node stands to its fleet.
-    pub(crate) fn set_stance(&self, stance: Stance) {
+    pub(crate) fn set_stance(&self, mut stance: Stance) {
+        if stance.verdict == Verdict::Level && (self.histories.is_some() || self.stagger_nanos != 0) {
+            stance.verdict = Verdict::Careful;
+        }
         self.stance.store(stance.encode(), Ordering::Relaxed);
     }
 

@@ -73,8 +73,8 @@ impl Level {
         self.offset.load(Ordering::Acquire)
     }
 
-    /// Spends `cost` units, at most the capacity, if the level, less what is `drawn` on it from elsewhere, allows it;
-    /// tries once.
+    /// Spends `cost` units if the level, less what is `drawn` on it from elsewhere, allows it; tries once. A cost above the
+    /// capacity, which only a leaky bucket lets through, needs a full bucket, and the level goes below zero.
     ///
     /// `alive` says whether the slot still holds the caller's key; it is asked after the look at the count.
     #[inline(always)]
@@ -86,7 +86,8 @@ impl Level {
         cost: u64,
         alive: impl Fn() -> bool,
     ) -> Outcome {
-        let need = meter.fixed(cost);
+        let amount = meter.fixed(cost);
+        let need = amount.min(meter.capacity);
         let spent = self.spent.load(Ordering::Acquire);
         if spent & DEAD != 0 || !alive() {
             return Outcome::Gone;
@@ -100,7 +101,7 @@ impl Level {
             return Outcome::Denied { level };
         }
         match self.spent.compare_exchange(spent, spent + cost, Ordering::AcqRel, Ordering::Relaxed) {
-            Ok(_) => Outcome::Allowed { level: level - need, spent: spent + cost },
+            Ok(_) => Outcome::Allowed { level: level - amount, spent: spent + cost },
             Err(_) => Outcome::Contended,
         }
     }
@@ -168,6 +169,11 @@ impl Level {
         self.offset.fetch_sub(amount.max(0) as u64, Ordering::AcqRel);
     }
 
+    /// Takes `amount` off the level, or gives it back where it is negative, without a floor or a lid.
+    pub(crate) fn shift(&self, amount: i64) {
+        self.offset.fetch_add(amount as u64, Ordering::AcqRel);
+    }
+
     /// Puts the level at `level`, whatever it was.
     pub(crate) fn set(&self, meter: &Meter, earned: u64, drawn: i64, level: i64) {
         let now = self.read(meter, earned, drawn);
@@ -180,6 +186,10 @@ impl Level {
     /// Returns whether there was anything to mend.
     #[cold]
     pub(crate) fn mend(&self, meter: &Meter, earned: u64, drawn: i64) -> bool {
+        if meter.is_stock() {
+            // No clock has a part in it.
+            return false;
+        }
         let offset = self.offset.load(Ordering::Acquire);
         let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !DEAD, offset);
         // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.

@@ -19,13 +19,16 @@
 //! Token bucket and leaky bucket as a meter are the Generic Cell Rate Algorithm (ITU-T I.371) read from the other
 //! side: GCRA keeps a theoretical arrival time, this keeps the units that had been earned at that time.
 
+pub(crate) mod calendar;
 pub(crate) mod fixed_window;
 pub(crate) mod level;
+pub(crate) mod sliding_window;
 pub(crate) mod token_bucket;
 
 use std::time::Duration;
 
 use crate::time::{Now, saturating_nanos};
+use calendar::Months;
 use fixed_window::Steps;
 use token_bucket::Linear;
 
@@ -53,6 +56,9 @@ pub(crate) struct Meter {
 enum Refill {
     Linear(Linear),
     Steps(Steps),
+    Months(Months),
+    /// Nothing comes back by itself: what is spent is given back, by its permit or when it has left the window.
+    Never,
 }
 
 impl Meter {
@@ -71,6 +77,41 @@ impl Meter {
         let scale = scale(units, period, units);
         let refill = Refill::Steps(Steps::new(saturating_nanos(period), units << scale));
         Self { scale, capacity: fixed(units, scale), max_debt: fixed(units, scale), refill }
+    }
+
+    /// The same in each month of the calendar, in UTC.
+    pub(crate) fn months(units: u64) -> Self {
+        let scale = scale(units, Duration::from_secs(28 * 86_400), units);
+        Self {
+            scale,
+            capacity: fixed(units, scale),
+            max_debt: fixed(units, scale),
+            refill: Refill::Months(Months::new(units << scale)),
+        }
+    }
+
+    /// A bucket of one unit, which may owe up to `queue` units for a request that costs more.
+    pub(crate) fn leaky_bucket(units: u64, period: Duration, queue: u64) -> Self {
+        let mut meter = Self::token_bucket(units, period, queue.max(1));
+        meter.capacity = fixed(1, meter.scale);
+        meter
+    }
+
+    /// A stock of `units` that earns nothing.
+    pub(crate) fn stock(units: u64) -> Self {
+        let scale = scale(0, Duration::MAX, units);
+        Self { scale, capacity: fixed(units, scale), max_debt: fixed(units, scale), refill: Refill::Never }
+    }
+
+    /// Whether nothing comes back by itself.
+    #[inline]
+    pub(crate) fn is_stock(&self) -> bool {
+        self.refill == Refill::Never
+    }
+
+    /// Whether units come back continuously.
+    pub(crate) fn is_continuous(&self) -> bool {
+        matches!(self.refill, Refill::Linear(_))
     }
 
     /// One unit is `1 << scale`.
@@ -97,20 +138,23 @@ impl Meter {
         match &self.refill {
             Refill::Linear(linear) => linear.earned(now.mono),
             Refill::Steps(steps) => steps.earned(now.wall),
+            Refill::Months(months) => months.earned(now.wall),
+            Refill::Never => 0,
         }
     }
 
     /// Whether the meter goes by the wall clock.
     #[inline]
     pub(crate) fn needs_wall(&self) -> bool {
-        matches!(self.refill, Refill::Steps(_))
+        matches!(self.refill, Refill::Steps(_) | Refill::Months(_))
     }
 
     /// The number of the current window, where there are windows.
     pub(crate) fn window(&self, now: Now) -> Option<u64> {
         match &self.refill {
-            Refill::Linear(_) => None,
+            Refill::Linear(_) | Refill::Never => None,
             Refill::Steps(steps) => Some(steps.window(now.wall)),
+            Refill::Months(months) => Some(months.window(now.wall)),
         }
     }
 
@@ -120,6 +164,8 @@ impl Meter {
         match &self.refill {
             Refill::Linear(linear) => linear.nanos_to_earn(amount),
             Refill::Steps(steps) => steps.nanos_to_earn(amount, now.wall),
+            Refill::Months(months) => months.nanos_to_earn(amount, now.wall),
+            Refill::Never => u64::MAX,
         }
     }
 
@@ -128,6 +174,8 @@ impl Meter {
         match &self.refill {
             Refill::Linear(linear) => linear.earned_in(nanos),
             Refill::Steps(steps) => steps.earned_within(nanos, now.wall),
+            Refill::Months(months) => months.earned_within(nanos, now.wall),
+            Refill::Never => 0,
         }
     }
 
@@ -135,6 +183,13 @@ impl Meter {
     #[inline]
     pub(crate) fn fixed(&self, units: u64) -> i64 {
         fixed(units, self.scale)
+    }
+
+    /// What the level must be for a request of `cost` units to pass: that much, or, where a request may have more than
+    /// the level can be, all of it.
+    #[inline]
+    pub(crate) fn need(&self, cost: u64) -> i64 {
+        self.fixed(cost).min(self.capacity)
     }
 
     /// The whole units in an amount, rounded down; 0 for a negative one.
@@ -162,7 +217,7 @@ fn fixed(units: u64, scale: u32) -> i64 {
 
 /// The finest scale at which 300 years of earning, and four times the capacity, stay below 2⁶².
 fn scale(units: u64, period: Duration, most: u64) -> u32 {
-    let earned = RUN_NANOS * u128::from(units) / period.as_nanos().max(1);
+    let earned = RUN_NANOS.saturating_mul(units.into()) / period.as_nanos().max(1);
     let room = earned.max(4 * u128::from(most)).max(1);
     let bits = u128::BITS - room.leading_zeros();
     ROOM_BITS.saturating_sub(bits).min(MAX_SCALE)

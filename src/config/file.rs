@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     key::Digest,
-    limit::{Limit, LimitBuilder, LimitError, OnFull, OnPartition, Quota},
+    limit::{Limit, LimitBuilder, LimitError, OnFull, OnPartition, Quota, Windows},
     node::NodeId,
 };
 
@@ -97,6 +97,10 @@ pub(crate) struct LimitForm {
     quota: Option<i64>,
     period: Option<String>,
     burst: Option<i64>,
+    permits: Option<i64>,
+    queue: Option<i64>,
+    precision: Option<i64>,
+    windows: Option<String>,
     on_partition: Option<String>,
     max_keys: Option<i64>,
     on_full: Option<String>,
@@ -242,15 +246,18 @@ fn limit(index: usize, form: LimitForm) -> Result<Limit, ConfigError> {
 
 fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, ConfigError> {
     let key = |field: &str| format!("limit[{index}].{field}");
-    let start: Start = match &form.algorithm {
-        None => Limit::token_bucket,
-        Some(text) => choice(&key("algorithm"), text, &ALGORITHMS)?,
-    };
-    let mut builder = start(name, quota(form, &key)?);
-    if let Some(burst) = form.burst {
-        let wanted = "a whole number of units, 1 or more";
+    let mut builder = start(name, form, &key)?;
+    if let Some(burst) = whole(&key("burst"), form.burst)? {
+        builder = builder.burst(burst);
+    }
+    if let Some(queue) = whole(&key("queue"), form.queue)? {
+        builder = builder.queue(queue);
+    }
+    if let Some(precision) = form.precision {
+        let wanted = "1 to 1,000 sub-windows";
+        let parts = u16::try_from(precision);
         builder =
-            builder.burst(u64::try_from(burst).map_err(|_| ConfigError::value(key("burst"), burst, wanted))?);
+            builder.precision(parts.map_err(|_| ConfigError::value(key("precision"), precision, wanted))?);
     }
     if let Some(text) = &form.on_partition {
         builder = builder.on_partition(choice(&key("on_partition"), text, &ON_PARTITION)?);
@@ -266,11 +273,78 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
     builder.build().map_err(|error| refused_limit(&error, form, &key))
 }
 
-/// Starts a limit of one algorithm, given its name and quota.
-type Start = fn(&str, Quota) -> LimitBuilder;
+/// An algorithm, and whether its windows are fixed.
+#[derive(Clone, Copy)]
+enum Start {
+    Rate(fn(&str, Quota) -> LimitBuilder),
+    Windows,
+    Permits,
+}
 
-const ALGORITHMS: [(&str, Start); 2] =
-    [("token_bucket", Limit::token_bucket), ("fixed_window", Limit::fixed_window)];
+const ALGORITHMS: [(&str, Start); 5] = [
+    ("token_bucket", Start::Rate(Limit::token_bucket)),
+    ("leaky_bucket", Start::Rate(Limit::leaky_bucket)),
+    ("fixed_window", Start::Windows),
+    ("sliding_window", Start::Rate(Limit::sliding_window)),
+    ("concurrency", Start::Permits),
+];
+
+const WINDOWS: [(&str, Windows); 3] =
+    [("aligned", Windows::Aligned), ("staggered", Windows::Staggered), ("months", Windows::Months)];
+
+/// Starts a limit of the algorithm that a form names, with the quota that this algorithm has.
+fn start(name: &str, form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<LimitBuilder, ConfigError> {
+    let start = match &form.algorithm {
+        None => Start::Rate(Limit::token_bucket),
+        Some(text) => choice(&key("algorithm"), text, &ALGORITHMS)?,
+    };
+    let windows = form.windows.as_deref().map(|text| choice(&key("windows"), text, &WINDOWS)).transpose()?;
+    if windows.is_some() && !matches!(start, Start::Windows) {
+        return Err(ConfigError::refused(key("windows"), "stands beside an algorithm without fixed windows"));
+    }
+    if form.permits.is_some() && !matches!(start, Start::Permits) {
+        let reason =
+            "stands beside an algorithm that counts units a time; give rate, or algorithm = \"concurrency\"";
+        return Err(ConfigError::refused(key("permits"), reason));
+    }
+    Ok(match (start, windows) {
+        (Start::Rate(start), _) => start(name, quota(form, key)?),
+        (Start::Windows, Some(Windows::Months)) => {
+            if form.rate.is_some() || form.period.is_some() {
+                let field = if form.rate.is_some() { "rate" } else { "period" };
+                let reason = "stands beside windows = \"months\"; give quota, the units of a month";
+                return Err(ConfigError::refused(key(field), reason));
+            }
+            let units = whole(&key("quota"), form.quota)?;
+            Limit::monthly(name, required(key("quota"), units, "a whole number of units a month")?)
+        }
+        (Start::Windows, windows) => {
+            let builder = Limit::fixed_window(name, quota(form, key)?);
+            if windows == Some(Windows::Staggered) { builder.staggered() } else { builder }
+        }
+        (Start::Permits, _) => {
+            for (field, given) in [
+                ("rate", form.rate.is_some()),
+                ("quota", form.quota.is_some()),
+                ("period", form.period.is_some()),
+            ] {
+                if given {
+                    let reason = "stands beside algorithm = \"concurrency\"; give permits, how many there are at a time";
+                    return Err(ConfigError::refused(key(field), reason));
+                }
+            }
+            let permits = whole(&key("permits"), form.permits)?;
+            Limit::concurrency(name, required(key("permits"), permits, "how many there are at a time")?)
+        }
+    })
+}
+
+/// A number of units.
+fn whole(key: &str, given: Option<i64>) -> Result<Option<u64>, ConfigError> {
+    let wanted = "a whole number of units, 1 or more";
+    let number = |units| u64::try_from(units).map_err(|_| ConfigError::value(key, units, wanted));
+    given.map(number).transpose()
+}
 
 const ON_PARTITION: [(&str, OnPartition); 5] = [
     ("local", OnPartition::Local),
@@ -312,6 +386,7 @@ fn refused_limit(error: &LimitError, form: &LimitForm, key: &impl Fn(&str) -> St
     let field = match error.field() {
         "quota" | "period" if form.rate.is_some() => "rate",
         "burst" if form.burst.is_none() && form.rate.is_some() => "rate",
+        "quota" if form.permits.is_some() => "permits",
         field => field,
     };
     ConfigError::value(key(field), error.value(), error.wanted())

@@ -1,6 +1,7 @@
 //! One limit's side of the gossip: publishing this node's shares, and taking in those of others.
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -63,6 +64,11 @@ pub(super) struct Book {
     assumed: f64,
     /// The most that one share can plausibly say, in units, net of what came back.
     plausible: u64,
+    closed: Vec<(u32, Published)>,
+    /// Slots whose permits have to be carried into a new epoch.
+    renewals: Vec<u32>,
+    /// Whose permits do not count among those of others.
+    gone: BTreeSet<ActorIndex>,
 }
 
 /// A share of this node's that has been written down.
@@ -135,12 +141,15 @@ impl Book {
             threshold,
             started: now.mono,
             epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
-            window: table.meter().window(now),
+            window: table.meter().window(now).filter(|_| limit.has_common_epochs()),
             ahead: Vec::new(),
             touched: Vec::new(),
             hand: 0,
             assumed: 0.0,
             plausible: PLAUSIBLE_EPOCHS.saturating_mul(admitted_in_an_epoch(limit)),
+            closed: Vec::new(),
+            renewals: Vec::new(),
+            gone: BTreeSet::new(),
             table,
         }
     }
@@ -205,10 +214,12 @@ impl Book {
         let epoch = self.epoch(now);
         if self.ledger.entry(slot, me, epoch).is_none() {
             // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
-            if !restate && !self.has_unpublished(me, slot) {
+            let held = self.table.limit().returns_on_drop() && Self::in_hand(cell) > 0;
+            if !restate && !held && !self.has_unpublished(me, slot) {
                 return None;
             }
-            self.roll(me, slot, cell, now);
+            let closed = self.roll(me, slot, cell, now);
+            self.closed.extend(closed.map(|closed| (slot, closed)));
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
         let share = Share { spent: in_epoch, refunded: cell.refunded.load(Ordering::Acquire) };
@@ -219,13 +230,52 @@ impl Book {
         (merged.news || restate).then_some(Published { epoch, span_ms, first })
     }
 
-    /// Begins a new epoch of this node's share: what the last one holds stays in it.
-    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) {
-        let Some(last) = self.newest_own(me, slot) else { return };
-        let refunded = cell.refunded.swap(0, Ordering::AcqRel);
+    /// Begins a new epoch of this node's share: what the last one holds stays in it. Permits that are still held go over
+    /// into the new one, so that the last is over, of which peers have to hear: it is returned.
+    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) -> Option<Published> {
+        let last = self.newest_own(me, slot)?;
         let stamp = self.ledger.stamp(now.mono);
-        self.ledger.merge(slot, me, last.epoch, Share { refunded, ..last.share }, stamp);
+        let refunded = cell.refunded.swap(0, Ordering::AcqRel);
+        if self.table.limit().returns_on_drop() {
+            let over = Share { spent: last.share.spent, refunded: last.share.spent };
+            let news = self.ledger.merge(slot, me, last.epoch, over, stamp).news;
+            cell.base.fetch_add(refunded, Ordering::AcqRel);
+            return news.then_some(Published { epoch: last.epoch, span_ms: 0, first: false });
+        }
+        // What was spent since the last look, and given back already, is of the new epoch.
+        let old = refunded.min(last.share.spent);
+        cell.refunded.fetch_add(refunded - old, Ordering::AcqRel);
+        self.ledger.merge(slot, me, last.epoch, Share { refunded: old, ..last.share }, stamp);
         cell.base.fetch_add(last.share.spent, Ordering::AcqRel);
+        None
+    }
+
+    /// Shares of former epochs that have ended with a change, which peers have to hear of.
+    pub(super) fn take_closed(&mut self) -> Vec<(u32, Published)> {
+        std::mem::take(&mut self.closed)
+    }
+
+    /// What this node spent in its current epoch and did not give back; of permits, those that are in use.
+    fn in_hand(cell: &Cell) -> u64 {
+        let spent = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
+        spent.saturating_sub(cell.refunded.load(Ordering::Acquire))
+    }
+
+    /// Sets whose permits do not count among those of others, because they are this node's or their node is gone, and counts
+    /// anew where that changes anything.
+    pub(super) fn set_gone(&mut self, gone: &BTreeSet<ActorIndex>) {
+        if !self.table.limit().returns_on_drop() || self.gone == *gone {
+            return;
+        }
+        self.gone.clone_from(gone);
+        for slot in (0..self.table.used_slots()).chain([self.table.shared_slot()]) {
+            self.recount(slot);
+        }
+    }
+
+    fn recount(&mut self, slot: u32) {
+        let Self { ledger, table, gone, .. } = self;
+        ledger.recount(table, slot, |actor| !gone.contains(&actor));
     }
 
     fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
@@ -310,8 +360,7 @@ impl Book {
         let table = Arc::clone(&self.table);
         let Some(cell) = table.cell(slot) else { return };
         let meter = table.meter();
-        let own = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
-        let own = own.saturating_sub(cell.refunded.load(Ordering::Acquire)).saturating_sub(included);
+        let own = Self::in_hand(cell).saturating_sub(included);
         let level =
             meter.capacity().saturating_sub(meter.amount_of(missing)).saturating_sub(meter.fixed(own));
         self.ledger.set_level(&table, slot, level, now);
@@ -325,6 +374,21 @@ impl Book {
         for slot in (0..self.table.used_slots()).chain([self.table.shared_slot()]) {
             self.ledger.retain(slot, |entry| entry.actor != actor, |_| ());
         }
+    }
+
+    /// The same where the window slides: `parts` says how many milliseconds ago how much of it was spent, of which this
+    /// node has `included` units in its own history already.
+    pub(super) fn set_parts(
+        &mut self,
+        slot: u32,
+        parts: impl Iterator<Item = (u64, f64)>,
+        included: u64,
+        now: Now,
+    ) {
+        let Some(cell) = self.table.cell(slot) else { return };
+        let meter = self.table.meter();
+        let parts = parts.map(|(age_ms, units)| (age_ms.saturating_mul(1_000_000), meter.amount_of(units)));
+        self.table.take_in_parts(slot, cell, parts, meter.fixed(included), now);
     }
 
     /// Whether somebody attributes more to this node than it has written.
@@ -341,8 +405,13 @@ impl Book {
     pub(super) fn close_own(&mut self, former: ActorIndex) {
         for slot in 0..self.table.used_slots() {
             if let (Some(newest), Some(cell)) = (self.newest_own(former, slot), self.table.cell(slot)) {
-                cell.refunded.store(0, Ordering::Release);
-                cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
+                let refunded = cell.refunded.swap(0, Ordering::AcqRel);
+                let permits = self.table.limit().returns_on_drop();
+                // Permits that are still held go over to the next.
+                cell.base.fetch_add(if permits { refunded } else { newest.share.spent }, Ordering::AcqRel);
+                if Self::in_hand(cell) > 0 && permits {
+                    self.renewals.push(slot);
+                }
             }
         }
     }
@@ -416,7 +485,9 @@ impl Book {
             amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, statement, amount, age, now);
         }
         let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
-        if amount != 0 {
+        if self.table.limit().returns_on_drop() {
+            self.recount(slot);
+        } else if amount != 0 {
             let spent_within = age.saturating_add(u64::from(item.span_ms) * 1_000_000);
             let left = self.ledger.settle(&self.table, slot, amount, spent_within, floor, now);
             self.ledger.forgive(slot, left);
@@ -546,12 +617,22 @@ impl Book {
                 |entry| !over.iter().any(|gone| gone.actor == entry.actor && gone.epoch == entry.epoch),
                 |entry| dropped(entry.actor),
             );
+            if table.limit().returns_on_drop() {
+                self.recount(slot);
+            }
             if let Some(newest) =
                 newest.filter(|newest| over.iter().any(|gone| gone.actor == me && gone.epoch == newest.epoch))
             {
-                cell.refunded.store(0, Ordering::Release);
-                cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
+                let refunded = cell.refunded.swap(0, Ordering::AcqRel);
+                let permits = table.limit().returns_on_drop();
+                cell.base.fetch_add(if permits { refunded } else { newest.share.spent }, Ordering::AcqRel);
             }
+        }
+        if table.limit().returns_on_drop()
+            && Self::in_hand(cell) > 0
+            && self.newest_own(me, slot).is_none_or(|newest| newest.epoch != epoch)
+        {
+            self.renewals.push(slot);
         }
         let quiet =
             cell.flush_at.load(Ordering::SeqCst) == CLEAN && spent == cell.base.load(Ordering::Acquire);
@@ -568,6 +649,10 @@ impl Book {
     pub(super) fn assume(&mut self, missing: usize, nodes: usize, joining: bool, now: Now) {
         let quota = self.table.meter().amount_of(self.table.limit().quota().units_per_second()) as f64;
         let each = quota / nodes.max(1) as f64;
+        if self.table.meter().is_stock() {
+            self.assume_held(missing, nodes, now);
+            return;
+        }
         let shared = self.table.limit().on_partition() == OnPartition::Share;
         self.assumed = if shared { each } else { 0.0 };
         let assumed = match (joining, shared) {
@@ -599,6 +684,24 @@ impl Book {
 fn admitted_in_an_epoch(limit: &Limit) -> u64 {
     let earned = limit.quota().units_per_second() * limit.epoch_length().as_secs_f64();
     limit.capacity().saturating_add(earned.ceil() as u64)
+}
+
+impl Book {
+    /// The same where nothing comes back with time: a part of the quota is held for them.
+    fn assume_held(&mut self, missing: usize, nodes: usize, now: Now) {
+        let shared = self.table.limit().on_partition() == OnPartition::Share;
+        let part = self.table.meter().capacity() / nodes.max(1) as i64;
+        let base = if shared { part.saturating_mul(missing as i64) } else { 0 };
+        let drain = &self.table.drain;
+        if base != 0 || !drain.is_unset() {
+            drain.store(Flow { base, from: now.mono, ..Flow::default() });
+        }
+    }
+
+    /// Slots whose permits have to be carried into a new epoch.
+    pub(super) fn take_renewals(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.renewals)
+    }
 }
 
 /// Units that may be unpublished before a key cannot wait, for a quota of so many in a fleet of so many nodes.

@@ -146,8 +146,14 @@ impl HotKeys {
             told: 0,
             free: (1..=MAX_FORECASTS as u16).rev().collect(),
             rate,
-            continuous: !limit.meter().needs_wall(),
-            least: if rate >= least { least } else { f64::INFINITY },
+            continuous: limit.meter().is_continuous(),
+            // Where units do not come back with time, there is nothing to expect them against; where a bucket holds one unit, what
+            // is expected of peers would keep it from ever being full.
+            least: if rate >= least && !limit.meter().is_stock() && limit.capacity() > 1 {
+                least
+            } else {
+                f64::INFINITY
+            },
             threshold,
             fresh: heartbeat * FRESH_HEARTBEATS,
             // Where something is assumed of nodes that cannot be heard, expectations last until then.

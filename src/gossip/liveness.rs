@@ -3,16 +3,20 @@
 //! A node counts as heard when it sends anything, and when anybody passes on a sign of life of it that is newer than the
 //! last. One threshold, `suspect_after`, ends both: the peer being up, and anything being expected of it.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Event, Gossip, LimitStatus, NodeIndex, PeerState, PeerStatus, Status, peer::Outage, sync::Joined,
 };
 use crate::{
     decision::Basis,
+    ledger::ActorIndex,
     limit::OnPartition,
     table::{Stance, Verdict},
-    time::Now,
+    time::{Now, Timestamp},
 };
 
 /// How long after an outage its actor's first news is taken to be of the outage.
@@ -124,7 +128,12 @@ impl Gossip {
             (false, unheard) => Basis::LocalOnly { unheard: u16::try_from(unheard).unwrap_or(u16::MAX) },
         };
         let nodes = self.nodes.len();
+        let permits = self.books.iter().any(|book| book.table.limit().returns_on_drop());
+        let gone =
+            [false, true].map(|last_demand| if permits { self.gone(last_demand) } else { BTreeSet::new() });
         for book in &mut self.books {
+            let last_demand = book.table.limit().on_partition() == OnPartition::LastDemand;
+            book.set_gone(&gone[usize::from(last_demand)]);
             let verdict = match book.table.limit().on_partition() {
                 OnPartition::Open if unheard > 0 => Verdict::Open,
                 OnPartition::Closed if unheard > 0 => Verdict::Closed,
@@ -133,6 +142,23 @@ impl Gossip {
             book.table.set_stance(Stance { basis, verdict });
             book.assume(unheard, nodes, joining, now);
         }
+    }
+
+    /// Actors that hold no permits any more as far as others are concerned: this node's own, those that have been followed by
+    /// another incarnation, and those of nodes that have left or cannot be heard, unless `last_demand` keeps theirs.
+    fn gone(&self, last_demand: bool) -> BTreeSet<ActorIndex> {
+        let is_gone = |node: NodeIndex| match self.peer(node).map(|peer| peer.state) {
+            Some(PeerState::Unreachable) => !last_demand,
+            Some(PeerState::Left) => true,
+            _ => node == self.here,
+        };
+        let mut newest: BTreeMap<NodeIndex, (Timestamp, ActorIndex)> = BTreeMap::new();
+        for (actor, state) in self.actors.iter().filter(|(_, state)| !is_gone(state.node)) {
+            let last = newest.entry(state.node).or_insert((state.heard, actor));
+            *last = (*last).max((state.heard, actor));
+        }
+        let counts = |actor| newest.values().any(|(_, newest)| *newest == actor);
+        self.actors.iter().map(|(actor, _)| actor).filter(|actor| !counts(*actor)).collect()
     }
 
     /// What the node knows of itself and its fleet.

@@ -107,7 +107,18 @@ pub(crate) struct SyncKey {
     pub(crate) digest: u128,
     /// What its level lacks to the capacity, in 1/256 units.
     pub(crate) missing: u64,
+    /// Where the window slides: what is within it.
+    pub(crate) parts: Vec<SyncPart>,
     pub(crate) shares: Vec<SyncShare>,
+}
+
+/// What was spent in a part of a window that slides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct SyncPart {
+    /// Milliseconds since the part began.
+    pub(crate) age_ms: u64,
+    /// In 1/256 units.
+    pub(crate) amount: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]

@@ -331,6 +331,13 @@ impl Gossip {
 
     /// Notes a change of one of this node's own shares.
     fn note_own(&mut self, limit: usize, slot: u32, published: Published) {
+        let closed = self.books.get_mut(limit).map(Book::take_closed).unwrap_or_default();
+        for (slot, published) in closed.into_iter().chain([(slot, published)]) {
+            self.note_change(limit, slot, published);
+        }
+    }
+
+    fn note_change(&mut self, limit: usize, slot: u32, published: Published) {
         if let Some(me) = self.actors.get_mut(self.me) {
             me.clock += 1;
             let version = me.clock;

@@ -165,6 +165,13 @@ impl Gossip {
                 }
             });
         }
+        for limit in 0..self.books.len() {
+            for slot in self.books[limit].take_renewals() {
+                if let Some(published) = self.books[limit].publish(self.me, slot, false, now) {
+                    self.note_own(limit, slot, published);
+                }
+            }
+        }
         let idle = |actor: ActorIndex, state: &ActorState| {
             actor != self.me
                 && state.shares == 0

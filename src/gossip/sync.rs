@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     Channel, Event, Gossip, NodeIndex,
-    message::{self, Hello, Item, Progress, Sync, SyncKey, SyncRequest, SyncShare, WireActor},
+    message::{self, Hello, Item, Progress, Sync, SyncKey, SyncPart, SyncRequest, SyncShare, WireActor},
 };
 use crate::{
     counter::Share,
@@ -283,11 +283,17 @@ impl Gossip {
         }
         let cell = book.table.cell(slot)?;
         let meter = book.table.meter();
-        let missing = meter.as_units(meter.capacity().saturating_sub(book.table.level_of(cell, now)));
+        let level = book.table.look_at(slot, cell, 0, now).0;
+        let missing = meter.as_units(meter.capacity().saturating_sub(level));
+        let parts = book.table.parts(slot, cell, now).into_iter().map(|(age, amount)| SyncPart {
+            age_ms: age / 1_000_000,
+            amount: (meter.as_units(amount).max(0.0) * LEVEL_STEPS) as u64,
+        });
         Some(SyncKey {
             limit: limit as u16,
             digest: cell.key().digest(),
             missing: (missing * LEVEL_STEPS) as u64,
+            parts: parts.collect(),
             shares,
         })
     }
@@ -348,7 +354,9 @@ impl Gossip {
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
         let digest = Key::from_digest(key.digest);
         let held = book.table.find(digest);
-        let continuous = !book.table.meter().needs_wall();
+        let meter = book.table.meter();
+        // Permits are counted anew from their shares, and windows that all begin at once are too.
+        let continuous = meter.is_continuous() || book.table.limit().cut().is_some();
         let told = |slot| self.joining.as_ref().is_none_or(|joining| joining.told.contains(&(limit, slot)));
         // The level of a peer that has just started itself says nothing.
         let baseline = synced && continuous && held.is_none_or(|slot| !told(slot));
@@ -374,7 +382,12 @@ impl Gossip {
         }
         if baseline {
             let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
-            book.set_level(slot, key.missing as f64 / LEVEL_STEPS, included, others, now);
+            if book.table.limit().cut().is_some() {
+                let parts = key.parts.iter().map(|part| (part.age_ms, part.amount as f64 / LEVEL_STEPS));
+                book.set_parts(slot, parts, included, now);
+            } else {
+                book.set_level(slot, key.missing as f64 / LEVEL_STEPS, included, others, now);
+            }
             if let Some(joining) = &mut self.joining {
                 joining.told.insert((limit, slot));
             }
@@ -429,10 +442,10 @@ impl Gossip {
     pub(super) fn set_initial_levels(&mut self) {
         let nodes = self.nodes.len().max(1) as f64;
         for book in &self.books {
-            let part = match (&self.joining, book.table.meter().needs_wall()) {
+            let part = match (&self.joining, book.table.meter().is_continuous()) {
                 (None, _) => 1.0,
-                (Some(_), false) => 0.0,
-                (Some(_), true) => 1.0 / nodes,
+                (Some(_), true) => 0.0,
+                (Some(_), false) => 1.0 / nodes,
             };
             book.table.set_initial(part);
         }
@@ -451,7 +464,7 @@ impl Gossip {
             let meter = book.table.meter();
             // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
             let raise =
-                if how == Joined::TimedOut && !meter.needs_wall() { 0 } else { meter.capacity() - initial };
+                if how == Joined::TimedOut && meter.is_continuous() { 0 } else { meter.capacity() - initial };
             let first = joining.held.get(usize::from(limit)).copied().unwrap_or(0);
             for slot in
                 (first..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot)))

@@ -10,29 +10,54 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Debug)]
 pub(super) struct Ideal {
     capacity: f64,
-    /// Units a nanosecond, for a bucket.
-    rate: f64,
-    /// Length of a window in nanoseconds, for a window.
-    window: Option<u64>,
+    regain: Regain,
     level: f64,
     at: u64,
+}
+
+/// How units come back to the ideal limiter.
+#[derive(Clone, Debug)]
+enum Regain {
+    /// So many a nanosecond.
+    Steadily(f64),
+    /// All of them at each boundary of windows that are so many nanoseconds long.
+    AtOnce(u64),
+    /// Each so many nanoseconds after it was spent; when what was spent, oldest first.
+    After(u64, VecDeque<(u64, f64)>),
+    /// When they are given back.
+    ByHand,
 }
 
 impl Ideal {
     pub(super) fn new(limit: &Limit, at: u64) -> Self {
         let quota = limit.quota();
-        let nanos = quota.period().as_nanos() as f64;
+        let nanos = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX);
         let capacity = limit.capacity() as f64;
-        let window =
-            matches!(limit.algorithm(), Algorithm::FixedWindow).then(|| quota.period().as_nanos() as u64);
-        Self { capacity, rate: quota.units() as f64 / nanos, window, level: capacity, at }
+        let regain = match limit.algorithm() {
+            Algorithm::FixedWindow => Regain::AtOnce(nanos),
+            Algorithm::SlidingWindow { .. } => Regain::After(nanos, VecDeque::new()),
+            Algorithm::Concurrency => Regain::ByHand,
+            _ => Regain::Steadily(quota.units() as f64 / nanos as f64),
+        };
+        Self { capacity, regain, level: capacity, at }
     }
 
     /// Brings the level up to `at`, wall time in nanoseconds for windows.
     pub(super) fn advance(&mut self, at: u64) {
-        let earned = match self.window {
-            None => self.rate * at.saturating_sub(self.at) as f64,
-            Some(window) => self.capacity * ((at / window).saturating_sub(self.at / window)) as f64,
+        let earned = match &mut self.regain {
+            Regain::Steadily(rate) => *rate * at.saturating_sub(self.at) as f64,
+            Regain::AtOnce(window) => {
+                self.capacity * ((at / *window).saturating_sub(self.at / *window)) as f64
+            }
+            Regain::After(period, spent) => {
+                let mut back = 0.0;
+                while let Some((_, cost)) = spent.front().filter(|(then, _)| at - then >= *period) {
+                    back += cost;
+                    spent.pop_front();
+                }
+                back
+            }
+            Regain::ByHand => 0.0,
         };
         self.level = (self.level + earned).min(self.capacity);
         self.at = self.at.max(at);
@@ -40,10 +65,10 @@ impl Ideal {
 
     /// What it would decide.
     pub(super) fn admit(&mut self, cost: f64) -> bool {
-        // A millionth of a unit for the rounding of sums.
-        let admitted = self.level + 1e-6 >= cost;
+        // A millionth of a unit for the rounding of sums. A leaky bucket lets through what is more than it holds.
+        let admitted = self.level + 1e-6 >= cost.min(self.capacity);
         if admitted {
-            self.level -= cost;
+            self.charge(cost);
         }
         admitted
     }
@@ -51,6 +76,25 @@ impl Ideal {
     /// Charges it with what the fleet admitted, whatever its level.
     fn charge(&mut self, cost: f64) {
         self.level -= cost;
+        if let Regain::After(_, spent) = &mut self.regain {
+            spent.push_back((self.at, cost));
+        }
+    }
+
+    /// Gives back what was admitted.
+    fn release(&mut self, cost: f64) {
+        let mut left = cost;
+        if let Regain::After(_, spent) = &mut self.regain {
+            while let Some((_, cost)) = spent.front_mut().filter(|_| left > 0.0) {
+                let taken = left.min(*cost);
+                *cost -= taken;
+                left -= taken;
+                if *cost <= 0.0 {
+                    spent.pop_front();
+                }
+            }
+        }
+        self.level = (self.level + cost).min(self.capacity);
     }
 }
 
@@ -73,8 +117,8 @@ pub struct Record {
 }
 
 impl Record {
-    pub(super) fn new(limit: &Limit, start: u64, wall: u64, detailed: bool) -> Self {
-        let ideal = Ideal::new(limit, if limit.meter().needs_wall() { wall } else { start });
+    pub(super) fn new(limit: &Limit, start: u64, level_at: u64, detailed: bool) -> Self {
+        let ideal = Ideal::new(limit, level_at);
         Self {
             charged: ideal.clone(),
             ideal,
@@ -127,6 +171,14 @@ impl Record {
         }
         nodes[node] += cost;
         self.slide(at);
+    }
+
+    /// Notes that so many units were given back.
+    pub(super) fn give_back(&mut self, level_at: u64, cost: u64) {
+        for ideal in [&mut self.ideal, &mut self.charged] {
+            ideal.advance(level_at);
+            ideal.release(cost as f64);
+        }
     }
 
     fn slide(&mut self, at: u64) {

@@ -42,7 +42,7 @@ use crate::{
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
     node::{Incarnation, NodeId},
-    time::saturating_nanos,
+    time::{Now, Timestamp, WallTime, saturating_nanos},
 };
 pub use keys::Keys;
 pub use measure::{Record, Spread, Traffic};
@@ -270,6 +270,10 @@ impl Cluster {
         let given = self.nodes[node]
             .running()
             .map_or(0, |running| running.tables[limit].refund(key, units, self.nodes[node].time(self.now)));
+        let level_at = self.level_at(limit, key);
+        if let Some(record) = self.records.get_mut(&(limit, key)) {
+            record.give_back(level_at, given);
+        }
         self.after_check(node);
         given
     }
@@ -286,18 +290,29 @@ impl Cluster {
             basis: decision.basis(),
         };
         let definition = &self.limits[limit];
-        let wall = WALL_START + (now - START);
+        let level_at = self.level_at(limit, key);
         let record = self
             .records
             .entry((limit, key))
-            .or_insert_with(|| Record::new(definition, now, wall, self.detailed));
-        let level_at = if definition.meter().needs_wall() { wall } else { now };
+            .or_insert_with(|| Record::new(definition, now, level_at, self.detailed));
         record.take(node, now, level_at, cost, answer.allowed);
         if let Some(timeline) = self.timeline.as_mut().filter(|_| answer.allowed && limit == 0) {
             timeline.note(node, now - START, cost);
         }
         self.after_check(node);
         Some(answer)
+    }
+
+    /// The time that one global limiter would go by: the wall clock's for windows, each key's own where they are staggered.
+    fn level_at(&self, limit: usize, key: Key) -> u64 {
+        let definition = &self.limits[limit];
+        let wall = WallTime::from_unix_nanos(WALL_START + (self.now - START));
+        let now = Now { mono: Timestamp::from_nanos(self.now), wall };
+        if definition.meter().needs_wall() {
+            definition.own_time(key, now).wall.as_unix_nanos()
+        } else {
+            self.now
+        }
     }
 
     fn after_check(&mut self, node: usize) {

@@ -70,6 +70,9 @@ impl Table {
         }
         let slot = if key == SHARED_KEY { self.shared_slot() } else { self.free_slot()? };
         let cell = self.slab.allocated(slot)?;
+        if let Some(histories) = &self.histories {
+            histories.forget(slot);
+        }
         cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
         let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
         cell.base.store(spent, Ordering::Release);
@@ -84,7 +87,11 @@ impl Table {
 
     /// What a new cell is taken to have earned: as much as everyone, less what is drawn on every key already.
     pub(super) fn start(&self, cell: &Cell, now: Now) -> u64 {
-        self.meter().earned(now).wrapping_sub(self.drawn(cell, now) as u64)
+        if self.meter().is_stock() {
+            // What is drawn is not a flow that this key has no part in so far, but a part of every key's stock.
+            return 0;
+        }
+        self.earned(cell, now).wrapping_sub(self.drawn(cell, now) as u64)
     }
 
     pub(super) fn free_slot(&self) -> Option<u32> {
@@ -138,9 +145,10 @@ impl Table {
     /// The same if it has been back at the capacity for so long.
     pub(super) fn evict_if_idle(&self, slot: u32, nanos: u64, now: Now) -> bool {
         let Some(cell) = self.slab.get(slot) else { return false };
+        self.advance(slot, cell, now);
         let spent = cell.level.spent();
         let meter = self.meter();
-        let level = cell.level.read(meter, meter.earned(now), self.drawn(cell, now));
+        let level = cell.level.read(meter, self.earned(cell, now), self.drawn(cell, now));
         let idle_level = meter.capacity().saturating_add_unsigned(meter.earned_within(nanos, now));
         spent & DEAD == 0 && level >= idle_level && self.evict(slot, cell, spent)
     }
@@ -158,6 +166,9 @@ impl Table {
             return false;
         }
         shard.remove_entry(hash, |(other, _)| *other == slot);
+        if let Some(histories) = &self.histories {
+            histories.forget(slot);
+        }
         drop(shard);
         if slot != self.shared_slot() {
             self.room.live.fetch_sub(1, Ordering::Relaxed);
@@ -173,10 +184,19 @@ impl Table {
         self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
         for slot in 0..self.used_slots() {
             if let Some(cell) = self.slab.get(slot) {
-                // What earlier gossip published stays published: the next share begins at zero.
-                cell.refunded.store(0, Ordering::Relaxed);
-                cell.base.store(cell.level.spent() & !DEAD, Ordering::Relaxed);
+                // What earlier gossip published stays published: the next share begins at zero, or with the permits that
+                // are in use.
+                let refunded = cell.refunded.swap(0, Ordering::Relaxed);
+                let spent = cell.level.spent() & !DEAD;
+                if self.limit.returns_on_drop() {
+                    cell.base.fetch_add(refunded, Ordering::Relaxed);
+                } else {
+                    cell.base.store(spent, Ordering::Relaxed);
+                }
                 cell.flush_at.store(CLEAN, Ordering::Relaxed);
+                if spent != cell.base.load(Ordering::Relaxed) {
+                    self.marks.note_changed(slot);
+                }
             }
         }
     }
