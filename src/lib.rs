@@ -77,6 +77,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod algorithm;
+mod bands;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod clock;
@@ -102,32 +103,36 @@ pub mod metrics;
 #[cfg(feature = "net")]
 mod net;
 mod node;
+mod permit;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod table;
 mod time;
+mod together;
 
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "config")]
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use counter::{PnCounter, Share, ShareOp};
 pub use decision::{Basis, Decision};
-pub use error::CostError;
+pub use error::{CostError, Refusal, Refused, RefusedBy};
 #[cfg(feature = "gossip")]
 pub use gossip::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 pub use handle::KeyHandle;
 pub use key::{Digest, Key, KeyHasher, KeySource};
 pub use limit::{
-    Algorithm, DEFAULT_MAX_KEYS, Limit, LimitBuilder, LimitError, MAX_KEYS, MAX_NAME_BYTES, MAX_PERIOD,
-    MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota,
+    Algorithm, DEFAULT_MAX_KEYS, Limit, LimitBuilder, LimitError, MAX_BANDS, MAX_KEYS, MAX_NAME_BYTES,
+    MAX_PERIOD, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota,
 };
 pub use limiter::Limiter;
 #[cfg(feature = "net")]
-pub use mesh::{Mesh, MeshStatus};
+pub use mesh::{Mesh, MeshStatus, WhichLimit};
 #[cfg(feature = "net")]
 pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
+pub use permit::{Permit, Permits, Settled};
 pub use time::{Now, Timestamp, WallTime};
+pub use together::{check_all, reserve_all};
 
 /// The programs in the README must compile.
 #[cfg(all(doctest, feature = "net"))]

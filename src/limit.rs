@@ -1,6 +1,6 @@
 //! A named rule, checked when it is built and immutable afterwards.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use crate::{algorithm::Meter, error::CostError, time::saturating_nanos};
 
@@ -14,6 +14,10 @@ pub const MIN_PERIOD: Duration = Duration::from_micros(1);
 pub const MAX_PERIOD: Duration = Duration::from_secs(400 * 86_400);
 /// The longest name of a limit, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
+/// The most quotas that one limit can have.
+pub const MAX_BANDS: usize = 8;
+/// What the names of further quotas on the wire have more than the limit's: a mark that no name has, and a digit.
+const BAND_SUFFIX_BYTES: usize = 2;
 /// The live keys that a limit holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// The most live keys that a limit can be told to hold.
@@ -127,12 +131,18 @@ pub enum OnFull {
 pub struct Limit {
     rule: Rule,
     meter: Meter,
+    /// The most that all quotas hold.
+    largest_cost: u64,
+    /// What the limit's quotas after the first would be as limits of their own.
+    further: Option<Arc<[Limit]>>,
 }
 
 /// What a limit says, in the user's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     name: Arc<str>,
+    /// Which of the limit's quotas it is, from 0.
+    band: u8,
     quota: Quota,
     algorithm: Algorithm,
     on_partition: OnPartition,
@@ -157,9 +167,40 @@ impl Limit {
         &self.rule.name
     }
 
-    /// The quota.
+    /// The name that peers know this quota by: further ones of a limit have a number after a mark that no limit's own
+    /// name can have.
+    #[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only peers ask for it"))]
+    pub(crate) fn wire_name(&self) -> Cow<'_, str> {
+        match self.rule.band {
+            0 => Cow::Borrowed(self.name()),
+            band => Cow::Owned(format!("{}~{}", self.name(), band + 1)),
+        }
+    }
+
+    /// The quota; the first, where there are several.
     pub fn quota(&self) -> Quota {
         self.rule.quota
+    }
+
+    /// Which of its limit's quotas this is, from 0.
+    #[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only a status tells"))]
+    pub(crate) fn band(&self) -> usize {
+        self.rule.band.into()
+    }
+
+    /// All quotas, in the order they were given; a request has to pass every one.
+    pub fn quotas(&self) -> impl Iterator<Item = Quota> {
+        std::iter::once(self.quota()).chain(self.further().iter().map(Limit::quota))
+    }
+
+    /// The quotas after the first, as limits of their own.
+    pub(crate) fn further(&self) -> &[Limit] {
+        self.further.as_deref().unwrap_or_default()
+    }
+
+    /// The largest cost that can ever pass: the smallest capacity of all quotas.
+    pub fn largest_cost(&self) -> u64 {
+        self.largest_cost
     }
 
     /// The algorithm.
@@ -167,7 +208,8 @@ impl Limit {
         self.rule.algorithm
     }
 
-    /// The most units that can be spent at once: the burst of a bucket, the quota of a window.
+    /// The most units that can be spent at once: the burst of a bucket, the quota of a window. Where there are several
+    /// quotas, this is the first one's, and [`largest_cost`](Self::largest_cost) is what can pass them all.
     pub fn capacity(&self) -> u64 {
         self.rule.capacity()
     }
@@ -201,10 +243,18 @@ impl Limit {
         }
     }
 
+    /// Whether a [`Permit`](crate::Permit) that is dropped gives its units back: where they stand for something in hand,
+    /// not for something done.
+    pub fn permit_returns_on_drop(&self) -> bool {
+        match self.rule.algorithm {
+            Algorithm::TokenBucket { .. } | Algorithm::FixedWindow => false,
+        }
+    }
+
     /// Whether `cost` can ever pass.
     #[inline]
     pub(crate) fn check_fits(&self, cost: u64) -> Result<(), CostError> {
-        let capacity = self.capacity();
+        let capacity = self.largest_cost;
         if cost > capacity { Err(CostError { cost, capacity }) } else { Ok(()) }
     }
 
@@ -222,9 +272,10 @@ impl Limit {
             Algorithm::FixedWindow => (2, 0),
         };
         let fields = [algorithm, burst, self.rule.quota.units, saturating_nanos(self.rule.quota.period)];
-        let mut bytes = Vec::with_capacity(fields.len() * 8 + self.rule.name.len());
+        let name = self.wire_name();
+        let mut bytes = Vec::with_capacity(fields.len() * 8 + name.len());
         bytes.extend(fields.iter().flat_map(|field: &u64| field.to_le_bytes()));
-        bytes.extend(self.rule.name.as_bytes());
+        bytes.extend(name.as_bytes());
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
 }
@@ -238,24 +289,51 @@ const MIN_BUCKET_EPOCH: Duration = Duration::from_secs(10);
 pub struct LimitBuilder {
     rule: Rule,
     burst: Option<u64>,
+    /// Further quotas and their bursts.
+    further: Vec<(Quota, Option<u64>)>,
 }
 
 impl LimitBuilder {
     fn new(name: &str, quota: Quota, algorithm: Algorithm) -> Self {
         let rule = Rule {
             name: name.into(),
+            band: 0,
             quota,
             algorithm,
             on_partition: OnPartition::default(),
             on_full: OnFull::default(),
             max_keys: DEFAULT_MAX_KEYS,
         };
-        Self { rule, burst: None }
+        Self { rule, burst: None, further: Vec::new() }
     }
 
-    /// Sets how many units a bucket holds: what can be spent at once after a pause.
+    /// Adds a quota that requests have to pass as well, by the same algorithm: "10 a second, and 1,000 an hour". All
+    /// quotas are spent on, or none. There can be [`MAX_BANDS`] of them, and each takes as much memory as a limit of
+    /// its own.
+    ///
+    /// ```
+    /// use ratemesh::{Limit, Limiter, Quota};
+    ///
+    /// let limit = Limit::token_bucket("api", Quota::per_second(10)).and(Quota::per_hour(1_000)).burst(15).build()?;
+    /// let limiter = Limiter::new(limit);
+    /// assert!(limiter.check_cost("alice", 10).unwrap().is_allowed());
+    /// let refused = limiter.check_cost("alice", 10).unwrap();
+    /// // Both refuse, and the hour's takes longer to have the units again.
+    /// assert_eq!(refused.quota(), Quota::per_hour(1_000));
+    /// # Ok::<(), ratemesh::LimitError>(())
+    /// ```
+    pub fn and(mut self, quota: Quota) -> Self {
+        self.further.push((quota, None));
+        self
+    }
+
+    /// Sets how many units a bucket holds: what can be spent at once after a pause. Unless set, it is the quota's units.
+    /// After [`and`](Self::and), it is the bucket of the quota that was added last.
     pub fn burst(mut self, units: u64) -> Self {
-        self.burst = Some(units);
+        match self.further.last_mut() {
+            Some((_, burst)) => *burst = Some(units),
+            None => self.burst = Some(units),
+        }
         self
     }
 
@@ -282,34 +360,27 @@ impl LimitBuilder {
     /// # Errors
     /// Names the field that cannot stand, its value, and what would do.
     pub fn build(self) -> Result<Limit, LimitError> {
-        let Self { mut rule, burst } = self;
+        let Self { rule, burst, further } = self;
         check_name(&rule.name)?;
-        check_quota(&rule)?;
-        match (&mut rule.algorithm, burst) {
-            (Algorithm::TokenBucket { burst }, Some(units)) => *burst = units,
-            (Algorithm::TokenBucket { .. }, None) => {}
-            (Algorithm::FixedWindow, Some(units)) => {
-                return Err(rule.error(
-                    "burst",
-                    units,
-                    "nothing: a fixed window has no burst; use a token bucket",
-                ));
-            }
-            (Algorithm::FixedWindow, None) => {}
+        if further.len() >= MAX_BANDS {
+            return Err(rule.error("quota", further.len() + 1, "at most 8 quotas"));
         }
-        let capacity = rule.capacity();
-        if capacity == 0 || capacity > MAX_UNITS {
-            return Err(rule.error("burst", capacity, "1 to 2^40 units"));
+        if !further.is_empty() && rule.name.len() > MAX_NAME_BYTES - BAND_SUFFIX_BYTES {
+            let value = format!("\"{}\"", rule.name);
+            return Err(rule.error("name", value, "1 to 62 bytes where there are several quotas"));
         }
-        if rule.max_keys == 0 || rule.max_keys > MAX_KEYS {
-            return Err(rule.error("max_keys", rule.max_keys, "1 to 2^28 keys"));
-        }
-        let Quota { units, period } = rule.quota;
-        let meter = match rule.algorithm {
-            Algorithm::TokenBucket { burst } => Meter::token_bucket(units, period, burst),
-            Algorithm::FixedWindow => Meter::fixed_window(units, period),
-        };
-        Ok(Limit { rule, meter })
+        let bands = further.into_iter().zip(1..).map(|((quota, burst), band)| {
+            let algorithm = match rule.algorithm {
+                Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: quota.units },
+                algorithm => algorithm,
+            };
+            Rule { quota, algorithm, band, ..rule.clone() }.build(burst)
+        });
+        let bands = bands.collect::<Result<Vec<_>, _>>()?;
+        let mut limit = rule.build(burst)?;
+        limit.largest_cost = bands.iter().map(Limit::capacity).fold(limit.largest_cost, u64::min);
+        limit.further = (!bands.is_empty()).then(|| bands.into());
+        Ok(limit)
     }
 }
 
@@ -341,6 +412,37 @@ fn check_quota(rule: &Rule) -> Result<(), LimitError> {
 }
 
 impl Rule {
+    /// Checks one quota.
+    fn build(self, burst: Option<u64>) -> Result<Limit, LimitError> {
+        let mut rule = self;
+        check_quota(&rule)?;
+        match (&mut rule.algorithm, burst) {
+            (Algorithm::TokenBucket { burst }, Some(units)) => *burst = units,
+            (Algorithm::TokenBucket { .. }, None) => {}
+            (Algorithm::FixedWindow, Some(units)) => {
+                return Err(rule.error(
+                    "burst",
+                    units,
+                    "nothing: a fixed window has no burst; use a token bucket",
+                ));
+            }
+            (Algorithm::FixedWindow, None) => {}
+        }
+        let capacity = rule.capacity();
+        if capacity == 0 || capacity > MAX_UNITS {
+            return Err(rule.error("burst", capacity, "1 to 2^40 units"));
+        }
+        if rule.max_keys == 0 || rule.max_keys > MAX_KEYS {
+            return Err(rule.error("max_keys", rule.max_keys, "1 to 2^28 keys"));
+        }
+        let Quota { units, period } = rule.quota;
+        let meter = match rule.algorithm {
+            Algorithm::TokenBucket { burst } => Meter::token_bucket(units, period, burst),
+            Algorithm::FixedWindow => Meter::fixed_window(units, period),
+        };
+        Ok(Limit { largest_cost: capacity, rule, meter, further: None })
+    }
+
     fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,

@@ -9,6 +9,7 @@
 //! [`OnFull`](crate::OnFull) says. A key that is over its limit is never forgotten for a fresh one.
 
 pub(crate) mod flow;
+pub(crate) mod give_back;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
@@ -35,6 +36,7 @@ use crate::{
     time::Now,
 };
 use flow::SharedFlow;
+use give_back::{Elsewhere, Stripes, Witness};
 use lanes::Lanes;
 use marks::{Marks, Wake};
 use slab::{CLEAN, Cell, SILENT, Slab};
@@ -130,6 +132,8 @@ pub(crate) struct Table {
     room: Room,
     lanes: Lanes,
     pub(crate) marks: Marks,
+    /// Held by who gives back in a slot, or ends a key's life or epoch there.
+    stripes: Stripes,
     /// What peers are expected to spend on the hottest keys; the first is never used.
     pub(crate) forecasts: Box<[SharedFlow]>,
     /// Whether new keys start at nothing, in millionths of the capacity.
@@ -173,6 +177,7 @@ impl Table {
             room: Room::default(),
             lanes: Lanes::new(),
             marks: Marks::new(),
+            stripes: Stripes::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
             initial: AtomicU32::new(MILLION),
             limit,
@@ -222,7 +227,7 @@ impl Table {
         self.decide(known.load(Ordering::Relaxed), key, cost, now, &precise, &remember)
     }
 
-    /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
+    /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `witness` is told.
     ///
     /// Here and below, each answer is made where it is returned, and the arguments are numbers: what is copied through
     /// memory in pieces of another size than it was written in costs more than the decision.
@@ -234,7 +239,7 @@ impl Table {
         cost: u64,
         now: Now,
         precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        witness: &impl Witness,
     ) -> Decision<'_> {
         let Stance { basis, verdict } = self.stance();
         if verdict == Verdict::Level
@@ -243,16 +248,17 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
                 }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, witness),
                 Outcome::Denied { level } => {
-                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                    return self.look_again(slot, key, cost, now, level, precise, witness);
                 }
                 Outcome::Gone => {}
             }
         }
-        self.find_and_decide(key, cost, now, precise, remember)
+        self.find_and_decide(key, cost, now, precise, witness)
     }
 
     #[inline(never)]
@@ -262,7 +268,7 @@ impl Table {
         cost: u64,
         mut now: Now,
         precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        witness: &impl Witness,
     ) -> Decision<'_> {
         loop {
             let mut insert = || {
@@ -271,13 +277,13 @@ impl Table {
                 self.insert(key, now)
             };
             let Some(slot) = self.find(key).or_else(&mut insert) else {
-                return self.check_without_room(cost, now, precise);
+                return self.check_without_room(cost, now, precise, witness);
             };
-            remember(slot);
+            witness.found(slot);
             let Some(cell) = self.slab.get(slot) else { continue };
             let stance = self.stance();
             if stance.verdict != Verdict::Level {
-                match self.decide_regardless(slot, cell, key, cost, now, stance) {
+                match self.decide_regardless(slot, cell, key, cost, now, stance, witness) {
                     Some(decision) => return decision,
                     None => continue,
                 }
@@ -285,6 +291,7 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Decision {
                         limit: &self.limit,
                         allowed: true,
@@ -294,9 +301,9 @@ impl Table {
                         now,
                     };
                 }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, witness),
                 Outcome::Denied { level } => {
-                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                    return self.look_again(slot, key, cost, now, level, precise, witness);
                 }
                 Outcome::Gone => {}
             }
@@ -310,7 +317,13 @@ impl Table {
     }
 
     #[cold]
-    fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+    fn check_without_room(
+        &self,
+        cost: u64,
+        now: Now,
+        precise: &impl Fn() -> Now,
+        witness: &dyn Witness,
+    ) -> Decision<'_> {
         let basis = self.stance().basis;
         match self.limit.on_full() {
             OnFull::Open => {
@@ -322,7 +335,10 @@ impl Table {
                 Decision { limit: &self.limit, allowed: false, basis, level: 0, cost, now }
             }
             // Its slot is its own, so there is always room for it.
-            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &|_| ()),
+            OnFull::SharedBucket => {
+                let witness = Elsewhere(witness);
+                self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &witness)
+            }
         }
     }
 
@@ -338,11 +354,11 @@ impl Table {
         coarse: Now,
         mut level: i64,
         precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        witness: &impl Witness,
     ) -> Decision<'_> {
         let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
         let Some(cell) = self.slab.get(slot) else {
-            return self.find_and_decide(key, cost, coarse, precise, remember);
+            return self.find_and_decide(key, cost, coarse, precise, witness);
         };
         let (mut now, mut exact) = (coarse, false);
         loop {
@@ -361,11 +377,12 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Decision { limit, allowed: true, basis, level, cost, now };
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
-                Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, remember),
+                Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, witness),
             }
         }
     }
@@ -386,12 +403,14 @@ impl Table {
         cost: u64,
         now: Now,
         stance: Stance,
+        witness: &dyn Witness,
     ) -> Option<Decision<'_>> {
         let Stance { basis, verdict } = stance;
         let allowed = verdict == Verdict::Open;
         if allowed {
             let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
             self.note_spent(slot, cell, spent, now);
+            witness.spent(slot, key, spent);
         } else if cell.holds(key) {
             self.count_denied(slot, cell, cost, now);
         } else {
@@ -459,30 +478,6 @@ impl Table {
             Verdict::Closed => false,
         };
         Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now }
-    }
-
-    /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
-    pub(crate) fn refund(&self, key: Key, units: u64, now: Now) -> u64 {
-        let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else {
-            return 0;
-        };
-        let spent = cell.level.spent();
-        if spent & DEAD != 0 || !cell.holds(key) {
-            return 0;
-        }
-        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
-        let mut given = 0;
-        let _ = cell.refunded.fetch_update(Ordering::AcqRel, Ordering::Acquire, |refunded| {
-            given = units.min(in_epoch.saturating_sub(refunded));
-            (given > 0).then_some(refunded + given)
-        });
-        if given > 0 {
-            cell.level.credit(self.meter().fixed(given));
-            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell, now);
-            }
-        }
-        given
     }
 
     /// Units that this node has ever spent in the slot that holds `key`.

@@ -114,6 +114,11 @@ impl Meter {
         }
     }
 
+    /// Whether what was spent at one time may still be given back at another: units of a window only while it lasts.
+    pub(crate) fn is_returnable(&self, spent_at: Now, now: Now) -> bool {
+        self.window(spent_at) == self.window(now)
+    }
+
     /// Nanoseconds until `amount` more will have been earned, rounded up; 0 for nothing.
     pub(crate) fn nanos_to_earn(&self, amount: i64, now: Now) -> u64 {
         let Ok(amount @ 1..) = u64::try_from(amount) else { return 0 };

@@ -17,6 +17,7 @@ use crate::{
     table::{
         Table,
         flow::{Flow, Rate},
+        give_back::{Late, refunds_in},
         slab::{CLEAN, Cell},
     },
     time::{Now, Timestamp, saturating_nanos},
@@ -51,6 +52,8 @@ pub(super) struct Book {
     threshold: u64,
     /// Hot keys of which there has been news since expectations were worked out.
     touched: Vec<u32>,
+    /// Own shares of ended epochs that have changed, by slot, and that peers need to hear of.
+    ended: Vec<(u32, Published)>,
     /// The next slot to look at for what has retired.
     hand: u32,
     /// What each unreachable node is assumed to spend, in fixed point per second.
@@ -108,6 +111,7 @@ impl Book {
             window: table.meter().window(now),
             ahead: Vec::new(),
             touched: Vec::new(),
+            ended: Vec::new(),
             hand: 0,
             assumed: 0.0,
             table,
@@ -171,26 +175,85 @@ impl Book {
         }
         let epoch = self.epoch(now);
         if self.ledger.entry(slot, me, epoch).is_none() {
-            self.roll(me, slot, cell, now);
+            let rolled = self.roll(me, slot, cell, now);
             if spent == cell.base.load(Ordering::Relaxed) && !restate {
+                if rolled {
+                    // The newest share is always the one that goes on, also where nothing is in it yet.
+                    let stamp = self.ledger.stamp(now.mono);
+                    self.ledger.merge(slot, me, epoch, Share::default(), stamp);
+                }
                 return None;
             }
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
-        let share = Share { spent: in_epoch, refunded: cell.refunded.load(Ordering::Acquire) };
+        let share = Share { spent: in_epoch, refunded: self.refunded(cell, epoch) };
         let stamp = self.ledger.stamp(now.mono);
         let merged = self.ledger.merge(slot, me, epoch, share, stamp);
         self.ledger.touch(slot, me, epoch, stamp);
         (merged.news || restate).then_some(Published { epoch, span_ms })
     }
 
-    /// Begins a new epoch of this node's share: what the last one holds stays in it.
-    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) {
-        let Some(last) = self.newest_own(me, slot) else { return };
-        let refunded = cell.refunded.swap(0, Ordering::AcqRel);
+    /// Begins a new epoch of this node's share: what the last one holds stays in it. Returns whether there was one.
+    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) -> bool {
+        let Some(last) = self.newest_own(me, slot) else { return false };
+        let window = self.window.map(|window| window as u16);
+        let share = self.table.end_epoch(slot, cell, last.share, window.map(|_| last.epoch), window);
+        self.note_ended(me, slot, last.epoch, share, now);
+        true
+    }
+
+    /// Writes down a share of an ended epoch, for peers to hear of if there is anything new in it.
+    fn note_ended(&mut self, me: ActorIndex, slot: u32, epoch: u16, share: Share, now: Now) {
         let stamp = self.ledger.stamp(now.mono);
-        self.ledger.merge(slot, me, last.epoch, Share { refunded, ..last.share }, stamp);
-        cell.base.fetch_add(last.share.spent, Ordering::AcqRel);
+        if self.ledger.merge(slot, me, epoch, share, stamp).news {
+            self.ended.push((slot, Published { epoch, span_ms: 0 }));
+        }
+    }
+
+    /// Takes the shares of ended epochs that peers need to hear of.
+    pub(super) fn take_ended(&mut self) -> Vec<(u32, Published)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Gives back units of ended epochs that were handed over: to their own epoch's share while there is one, and to the
+    /// level. Of those that have retired, or whose key was given up, nothing comes back.
+    pub(super) fn return_late(&mut self, me: ActorIndex, now: Now) {
+        let table = Arc::clone(&self.table);
+        for Late { slot, key, end, units } in table.marks.take_late() {
+            let Some(cell) = table.cell(slot).filter(|cell| cell.holds(key)) else { continue };
+            let Some(entry) = self.own_of(me, slot, cell, end) else { continue };
+            if cell.level.spent() & DEAD != 0
+                || self.ledger.is_retired(&entry, true, self.epoch(now), now.mono)
+            {
+                continue;
+            }
+            let given = units.min(entry.share.net());
+            if given > 0 {
+                let share = Share { refunded: entry.share.refunded + given, ..entry.share };
+                self.note_ended(me, slot, entry.epoch, share, now);
+                self.ledger.settle(&table, slot, -table.meter().fixed(given), 0, 0, now);
+            }
+        }
+    }
+
+    /// This node's share of an ended epoch that holds the unit up to which a slot's count came to `end`: the newest begins
+    /// at the cell's base, and each earlier one ends where the next begins.
+    fn own_of(&self, me: ActorIndex, slot: u32, cell: &Cell, end: u64) -> Option<Entry> {
+        let mut own: Vec<Entry> =
+            self.ledger.entries(slot).filter(|entry| entry.actor == me).copied().collect();
+        own.sort_by(|a, b| (b.epoch.wrapping_sub(a.epoch) as i16).cmp(&0));
+        let mut until = cell.base.load(Ordering::Acquire);
+        own.into_iter().skip(1).find(|entry| {
+            let from = until.saturating_sub(entry.share.spent);
+            let holds = from < end && end <= until;
+            until = from;
+            holds
+        })
+    }
+
+    /// Units given back in an epoch of this node's.
+    fn refunded(&self, cell: &Cell, epoch: u16) -> u64 {
+        refunds_in(cell.refunded.load(Ordering::Acquire), self.window.map(|_| epoch))
     }
 
     fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
@@ -236,9 +299,13 @@ impl Book {
     /// Whether this node has spent or given back units of which its share does not say.
     pub(super) fn has_unpublished(&self, me: ActorIndex, slot: u32) -> bool {
         let Some(cell) = self.table.cell(slot) else { return false };
-        let published = self.newest_own(me, slot).map_or(Share::default(), |entry| entry.share);
+        let newest = self.newest_own(me, slot);
+        let published = newest.map_or(Share::default(), |entry| entry.share);
         let spent = cell.level.spent();
-        let refunded = cell.refunded.load(Ordering::Acquire);
+        let window = self.window.map(|window| window as u16);
+        let epoch = newest.map(|entry| entry.epoch).or(window).unwrap_or(0);
+        let later = window.filter(|window| *window != epoch).map_or(0, |window| self.refunded(cell, window));
+        let refunded = self.refunded(cell, epoch).saturating_add(later);
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
         spent & DEAD == 0 && (in_epoch != published.spent || refunded > published.refunded)
     }
@@ -266,7 +333,7 @@ impl Book {
         let Some(cell) = table.cell(slot) else { return };
         let meter = table.meter();
         let own = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
-        let own = own.saturating_sub(cell.refunded.load(Ordering::Acquire)).saturating_sub(included);
+        let own = own.saturating_sub(self.refunded(cell, self.epoch(now))).saturating_sub(included);
         let level =
             meter.capacity().saturating_sub(meter.amount_of(missing)).saturating_sub(meter.fixed(own));
         self.ledger.set_level(&table, slot, level, now);
@@ -285,8 +352,8 @@ impl Book {
     pub(super) fn close_own(&mut self, former: ActorIndex) {
         for slot in 0..self.table.used_slots() {
             if let (Some(newest), Some(cell)) = (self.newest_own(former, slot), self.table.cell(slot)) {
+                self.table.end_epoch(slot, cell, newest.share, None, None);
                 cell.refunded.store(0, Ordering::Release);
-                cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
             }
         }
     }
@@ -343,6 +410,10 @@ impl Book {
             return Ok(Taken { slot, news: merged.news, first, urgent: false });
         }
         let mut amount = fixed(&self.table, merged.units);
+        if amount < 0 && self.window.is_some_and(|window| window as u16 != item.epoch) {
+            // What comes back to a window that is over is nothing to the next one.
+            amount = 0;
+        }
         let hot =
             item.statement.is_some_and(|said| said.demand > 0.0) && self.hot.heat(&self.table, slot, now);
         let expected = hot || self.hot.contains(slot);
@@ -488,8 +559,8 @@ impl Book {
             if let Some(newest) =
                 newest.filter(|newest| over.iter().any(|gone| gone.actor == me && gone.epoch == newest.epoch))
             {
-                cell.refunded.store(0, Ordering::Release);
-                cell.base.fetch_add(newest.share.spent, Ordering::AcqRel);
+                let window = self.window.map(|window| window as u16);
+                table.end_epoch(slot, cell, newest.share, window.map(|_| newest.epoch), window);
             }
         }
         let quiet =

@@ -149,6 +149,8 @@ impl Gossip {
                     let (checks, denials) = book.table.checks_and_denials();
                     LimitStatus {
                         name: book.table.limit().name().to_owned(),
+                        quota: book.table.limit().quota(),
+                        band: book.table.limit().band(),
                         live_keys: book.table.live_keys(),
                         checks,
                         denials,

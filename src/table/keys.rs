@@ -53,8 +53,9 @@ impl Table {
         let slot = if key == SHARED_KEY { self.shared_slot() } else { self.free_slot()? };
         let cell = self.slab.allocated(slot)?;
         cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
-        let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
-        cell.base.store(spent, Ordering::Release);
+        // Before the cell lives, so that nobody takes what an earlier key spent for this one's.
+        cell.base.store((cell.level.spent() & !DEAD) + 1, Ordering::Release);
+        cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
         if key != SHARED_KEY {
             self.room.live.fetch_add(1, Ordering::Relaxed);
         }
@@ -136,9 +137,11 @@ impl Table {
         };
         let mut shard = shard.write();
         // The count only grows, so that it still stands says that the key is the same and nothing was spent meanwhile.
+        let held = self.stripes.hold(slot);
         if !cell.level.kill(spent) {
             return false;
         }
+        drop(held);
         shard.remove_entry(hash, |(other, _)| *other == slot);
         drop(shard);
         if slot != self.shared_slot() {
@@ -156,6 +159,7 @@ impl Table {
         for slot in 0..self.used_slots() {
             if let Some(cell) = self.slab.get(slot) {
                 // What earlier gossip published stays published: the next share begins at zero.
+                let _held = self.stripes.hold(slot);
                 cell.refunded.store(0, Ordering::Relaxed);
                 cell.base.store(cell.level.spent() & !DEAD, Ordering::Relaxed);
                 cell.flush_at.store(CLEAN, Ordering::Relaxed);

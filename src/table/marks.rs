@@ -7,8 +7,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use super::give_back::Late;
+
 /// Called when a key cannot wait for the next heartbeat.
 pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Refunds of ended epochs that wait for the gossip; those beyond are not given back.
+const MAX_LATE: usize = 65_536;
 
 /// Notes of changed keys.
 pub(crate) struct Marks {
@@ -16,6 +21,7 @@ pub(crate) struct Marks {
     pub(super) threshold: AtomicU64,
     changed: Mutex<Vec<u32>>,
     urgent: Mutex<Vec<u32>>,
+    late: Mutex<Vec<Late>>,
     wake: OnceLock<Wake>,
 }
 
@@ -25,6 +31,7 @@ impl Marks {
             threshold: AtomicU64::new(0),
             changed: Mutex::default(),
             urgent: Mutex::default(),
+            late: Mutex::default(),
             wake: OnceLock::new(),
         }
     }
@@ -53,6 +60,21 @@ impl Marks {
         }
     }
 
+    /// Hands units of an ended epoch over to the gossip; `false` where there are too many already.
+    pub(super) fn hand_over(&self, late: Late) -> bool {
+        let mut waiting = lock(&self.late);
+        let room = waiting.len() < MAX_LATE;
+        if room {
+            waiting.push(late);
+        }
+        room
+    }
+
+    /// Takes what was handed over.
+    pub(crate) fn take_late(&self) -> Vec<Late> {
+        std::mem::take(&mut lock(&self.late))
+    }
+
     pub(super) fn set_wake(&self, wake: Wake) {
         // A table keeps its first listener: gossip that starts again goes through the same driver.
         let _ = self.wake.set(wake);
@@ -75,6 +97,6 @@ impl Marks {
     }
 }
 
-fn lock(list: &Mutex<Vec<u32>>) -> std::sync::MutexGuard<'_, Vec<u32>> {
+fn lock<T>(list: &Mutex<Vec<T>>) -> std::sync::MutexGuard<'_, Vec<T>> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
