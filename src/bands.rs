@@ -84,7 +84,20 @@ impl Bands {
     }
 
     /// Decides on several quotas, all or nothing.
-    pub(crate) fn check(&self, key: Key, cost: u64, ahead: u64, now: Now) -> (Decision<'_>, Receipt) {
+    pub(crate) fn check(&self, key: Key, cost: u64, now: Now) -> (Decision<'_>, Receipt) {
+        let (decision, receipt, _) = self.check_ahead(key, cost, 0, now);
+        (decision, receipt)
+    }
+
+    /// The same, where units that come back in the next `ahead` nanoseconds may be spent already. Also says in how many
+    /// nanoseconds those that it spent will all have come.
+    pub(crate) fn check_ahead(
+        &self,
+        key: Key,
+        cost: u64,
+        ahead: u64,
+        now: Now,
+    ) -> (Decision<'_>, Receipt, u64) {
         let (mut parts, mut outcomes) = ([None; MAX_BANDS], [None; MAX_BANDS]);
         let mut count = 0;
         for (part, table) in parts.iter_mut().zip(self.tables()) {
@@ -99,7 +112,33 @@ impl Bands {
             None => outcomes.clone().map(|outcome| outcome.decision).min_by_key(Decision::remaining),
         };
         let decision = decision.unwrap_or_else(|| self.first.peek(key, cost, now));
-        (decision, Receipt::of(outcomes.map(|outcome| outcome.spending)))
+        let due = outcomes.clone().map(|outcome| {
+            let Decision { limit, level, .. } = outcome.decision;
+            limit.meter().nanos_to_earn(level.saturating_neg(), now)
+        });
+        let due = if ahead > 0 { due.max().unwrap_or(0) } else { 0 };
+        (decision, Receipt::of(outcomes.map(|outcome| outcome.spending)), due)
+    }
+
+    /// What [`check_ahead`](Self::check_ahead) would say.
+    #[cfg(feature = "acquire")]
+    pub(crate) fn look_ahead(&self, key: Key, cost: u64, ahead: u64, now: Now) -> Decision<'_> {
+        let parts = self.tables().map(|table| Part { table, key, cost, now, ahead, enforced: true });
+        let looks = parts.map(|part| part.look());
+        let refused = looks.clone().filter(|look| !look.is_allowed()).max_by_key(Decision::retry_after);
+        refused
+            .or_else(|| looks.min_by_key(Decision::remaining))
+            .unwrap_or_else(|| self.first.peek(key, cost, now))
+    }
+
+    /// Nanoseconds until so many units, which may be more than the capacity, will have come.
+    #[cfg(feature = "acquire")]
+    pub(crate) fn nanos_until(&self, key: Key, units: u64, now: Now) -> u64 {
+        let wait = |table: &Arc<Table>| {
+            let (meter, look) = (table.meter(), table.peek(key, 0, now));
+            meter.nanos_to_earn(meter.fixed(units).saturating_sub(look.level), now)
+        };
+        self.tables().map(wait).max().unwrap_or(0)
     }
 
     /// What [`check`](Self::check) would say.
@@ -137,7 +176,7 @@ impl Bands {
             let (decision, spending) = self.first.take(key, cost, now, precise);
             return (decision, Receipt { first: spending, further: Vec::new() });
         }
-        self.check(key, cost, 0, precise())
+        self.check(key, cost, precise())
     }
 
     /// Gives back up to `units` of what this node spent in the current epoch; returns how many, of the first quota.
@@ -232,11 +271,11 @@ impl<'a> Part<'a> {
 
     fn look(&self) -> Decision<'a> {
         let look = self.table.peek(self.key, self.cost, self.now);
-        let ahead = self.table.limit().meter().earned_within(self.ahead, self.now);
+        let ahead = self.table.meter().earned_ahead(self.ahead);
         // What the level alone refuses may yet be spent ahead.
         let comes = self.ahead > 0
             && !look.allowed
-            && look.level.saturating_add_unsigned(ahead) >= self.table.limit().meter().fixed(self.cost);
+            && look.level.saturating_add_unsigned(ahead) >= self.table.meter().fixed(self.cost);
         Decision { allowed: (look.allowed || comes) && !self.never_passes(), ..look }
     }
 

@@ -46,6 +46,10 @@ pub enum Refusal<'a> {
     Denied(Decision<'a>),
     /// Never: the cost is above what the limit holds.
     Cost(CostError),
+    /// Not now, and there is no place in the line of those who wait (only where units are waited for).
+    QueueFull(Decision<'a>),
+    /// Not before the time that the caller would wait for has passed, or will have (only where units are waited for).
+    TooLate(Decision<'a>),
     /// Never: there is no limit of the name that was asked for (only where a mesh looks limits up by name).
     NoSuchLimit,
 }
@@ -54,7 +58,7 @@ impl<'a> Refusal<'a> {
     /// The decision, unless the cost could never pass.
     pub fn decision(&self) -> Option<&Decision<'a>> {
         match self {
-            Self::Denied(decision) => Some(decision),
+            Self::Denied(decision) | Self::QueueFull(decision) | Self::TooLate(decision) => Some(decision),
             Self::Cost(_) | Self::NoSuchLimit => None,
         }
     }
@@ -77,6 +81,22 @@ impl fmt::Display for Refusal<'_> {
             Self::Denied(decision) => {
                 let (name, wait) = (decision.limit().name(), decision.retry_after().unwrap_or_default());
                 write!(f, "the limit \"{name}\" refused {} units; try again in {wait:.1?}", decision.cost())
+            }
+            Self::QueueFull(decision) => {
+                let (limit, cost) = (decision.limit(), decision.cost());
+                let (name, queue) = (limit.name(), limit.queue());
+                write!(
+                    f,
+                    "the limit \"{name}\" lets requests for {queue} units wait, and there is no place for {cost} more"
+                )
+            }
+            Self::TooLate(decision) => {
+                write!(
+                    f,
+                    "the limit \"{}\" has no {} units in time",
+                    decision.limit().name(),
+                    decision.cost()
+                )
             }
             Self::Cost(error) => error.fmt(f),
             Self::NoSuchLimit => f.write_str("there is no limit of this name"),

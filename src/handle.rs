@@ -5,6 +5,11 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+#[cfg(feature = "acquire")]
+use std::{sync::Arc, time::Duration};
+
+#[cfg(feature = "acquire")]
+use crate::acquire::{Acquire, Lines, Wanted};
 use crate::{
     bands::Bands,
     clock::Clock,
@@ -42,11 +47,25 @@ pub struct KeyHandle {
     key: Key,
     /// Where the key was last, which its cell confirms or denies.
     slot: AtomicU32,
+    #[cfg(feature = "acquire")]
+    lines: Arc<Lines>,
 }
 
 impl KeyHandle {
-    pub(crate) fn new(bands: Bands, clock: Clock, key: Key) -> Self {
-        Self { bands, clock, key, slot: AtomicU32::new(NO_SLOT) }
+    pub(crate) fn new(
+        bands: Bands,
+        clock: Clock,
+        key: Key,
+        #[cfg(feature = "acquire")] lines: Arc<Lines>,
+    ) -> Self {
+        Self {
+            bands,
+            clock,
+            key,
+            slot: AtomicU32::new(NO_SLOT),
+            #[cfg(feature = "acquire")]
+            lines,
+        }
     }
 
     /// Decides a request of one unit, like [`Limiter::check`](crate::Limiter::check).
@@ -68,7 +87,7 @@ impl KeyHandle {
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
         if !self.bands.is_single() {
-            return self.bands.check(self.key, cost, 0, self.clock.precise()).0;
+            return self.bands.check(self.key, cost, self.clock.precise()).0;
         }
         let table = self.bands.first();
         let wall = table.meter().needs_wall();
@@ -82,6 +101,30 @@ impl KeyHandle {
     pub fn reserve(&self, cost: u64) -> Result<Permit, Refusal<'_>> {
         self.limit().check_fits(cost)?;
         Permit::reserve(&self.bands, &self.clock, self.key, cost)
+    }
+
+    /// Waits for units, like [`Limiter::acquire`](crate::Limiter::acquire), in the same line.
+    ///
+    /// # Errors
+    /// Where the cost could never pass, or the line is full.
+    #[cfg(feature = "acquire")]
+    pub fn acquire(&self, cost: u64) -> Acquire<'_> {
+        self.wanted(cost, None).acquire()
+    }
+
+    /// Waits for units no longer than `timeout`, like [`Limiter::acquire_timeout`](crate::Limiter::acquire_timeout).
+    ///
+    /// # Errors
+    /// Also where the units could not come in time, or have not.
+    #[cfg(feature = "acquire")]
+    pub fn acquire_timeout(&self, cost: u64, timeout: Duration) -> Acquire<'_> {
+        self.wanted(cost, Some(timeout)).acquire()
+    }
+
+    #[cfg(feature = "acquire")]
+    fn wanted(&self, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
+        let Self { bands, clock, lines, key, .. } = self;
+        Wanted { bands, clock, lines, key: *key, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
@@ -108,7 +151,14 @@ impl KeyHandle {
 impl Clone for KeyHandle {
     fn clone(&self) -> Self {
         let slot = AtomicU32::new(self.slot.load(Ordering::Relaxed));
-        Self { bands: self.bands.clone(), clock: self.clock.clone(), key: self.key, slot }
+        Self {
+            bands: self.bands.clone(),
+            clock: self.clock.clone(),
+            key: self.key,
+            slot,
+            #[cfg(feature = "acquire")]
+            lines: Arc::clone(&self.lines),
+        }
     }
 }
 

@@ -76,6 +76,8 @@
 #![cfg_attr(not(all(feature = "net", feature = "sim")), allow(dead_code))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "acquire")]
+mod acquire;
 mod algorithm;
 mod bands;
 #[cfg(feature = "cli")]
@@ -110,6 +112,8 @@ mod table;
 mod time;
 mod together;
 
+#[cfg(feature = "acquire")]
+pub use acquire::Acquire;
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "config")]
 pub use config::{Config, ConfigBuilder, ConfigError};

@@ -148,6 +148,7 @@ struct Rule {
     on_partition: OnPartition,
     on_full: OnFull,
     max_keys: usize,
+    queue: Option<u64>,
 }
 
 impl Limit {
@@ -222,6 +223,11 @@ impl Limit {
     /// What happens to a key that finds no room.
     pub fn on_full(&self) -> OnFull {
         self.rule.on_full
+    }
+
+    /// For how many units requests may wait at a time, for each key; [`largest_cost`](Self::largest_cost) unless set.
+    pub fn queue(&self) -> u64 {
+        self.rule.queue.unwrap_or(self.largest_cost)
     }
 
     /// How many live keys the limit holds at most.
@@ -303,6 +309,7 @@ impl LimitBuilder {
             on_partition: OnPartition::default(),
             on_full: OnFull::default(),
             max_keys: DEFAULT_MAX_KEYS,
+            queue: None,
         };
         Self { rule, burst: None, further: Vec::new() }
     }
@@ -346,6 +353,13 @@ impl LimitBuilder {
     /// Sets what happens to keys beyond `max_keys`; [`OnFull::SharedBucket`] unless set.
     pub fn on_full(mut self, behaviour: OnFull) -> Self {
         self.rule.on_full = behaviour;
+        self
+    }
+
+    /// Sets for how many units requests may wait at a time, for each key: those that would wait beyond are refused at
+    /// once. 0 has none wait. Unless set, it is the largest cost that can pass.
+    pub fn queue(mut self, units: u64) -> Self {
+        self.rule.queue = Some(units);
         self
     }
 

@@ -1,5 +1,10 @@
 //! The handle that users hold.
 
+#[cfg(feature = "acquire")]
+use std::{sync::Arc, time::Duration};
+
+#[cfg(feature = "acquire")]
+use crate::acquire::{Acquire, Lines, Wanted};
 #[cfg(feature = "http")]
 use crate::bands::Receipt;
 use crate::{
@@ -35,6 +40,8 @@ pub struct Limiter {
     bands: Bands,
     clock: Clock,
     hasher: KeyHasher,
+    #[cfg(feature = "acquire")]
+    lines: Arc<Lines>,
 }
 
 impl Limiter {
@@ -50,7 +57,13 @@ impl Limiter {
 
     /// A limiter over tables that gossip tells of the fleet.
     pub(crate) fn from_parts(bands: Bands, clock: Clock, hasher: KeyHasher) -> Self {
-        Self { bands, clock, hasher }
+        Self {
+            bands,
+            clock,
+            hasher,
+            #[cfg(feature = "acquire")]
+            lines: Arc::default(),
+        }
     }
 
     /// Decides a request of one unit, and spends the unit if it is allowed. A refused request costs nothing.
@@ -73,7 +86,7 @@ impl Limiter {
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
         if !self.bands.is_single() {
-            return self.bands.check(key, cost, 0, self.clock.precise()).0;
+            return self.bands.check(key, cost, self.clock.precise()).0;
         }
         let table = self.bands.first();
         let wall = table.meter().needs_wall();
@@ -88,6 +101,39 @@ impl Limiter {
     pub fn reserve(&self, key: impl KeySource, cost: u64) -> Result<Permit, Refusal<'_>> {
         self.limit().check_fits(cost)?;
         Permit::reserve(&self.bands, &self.clock, self.hasher.key(key), cost)
+    }
+
+    /// Waits until `cost` units are there, and spends them; the [`Permit`](crate::Permit) can correct the cost.
+    ///
+    /// Those who wait for a key are served in the order they came, by the first poll of their futures. [`check`](Self::check)
+    /// and [`reserve`](Self::reserve) do not stand in line, and may take what is there in between. Dropping the future gives up its
+    /// place, and gives back what was spent for it. Units that come back within 5 ms may be spent at once; the future is
+    /// ready when they have come.
+    ///
+    /// It waits in a task of a tokio runtime with time enabled, or, where the limiter was given a
+    /// [`ManualClock`](crate::ManualClock), in a task of any runtime until that clock has been moved far enough. (The
+    /// system's clock does not follow `tokio::time::pause`; such tests take a manual clock.)
+    ///
+    /// # Errors
+    /// At once, where the cost could never pass, or where requests for [`Limit::queue`] units wait already.
+    #[cfg(feature = "acquire")]
+    pub fn acquire(&self, key: impl KeySource, cost: u64) -> Acquire<'_> {
+        self.wanted(self.hasher.key(key), cost, None).acquire()
+    }
+
+    /// The same, but waits no longer than `timeout`.
+    ///
+    /// # Errors
+    /// At once, also where the units could not come in time, even if nobody else spends; and otherwise when the time has
+    /// passed.
+    #[cfg(feature = "acquire")]
+    pub fn acquire_timeout(&self, key: impl KeySource, cost: u64, timeout: Duration) -> Acquire<'_> {
+        self.wanted(self.hasher.key(key), cost, Some(timeout)).acquire()
+    }
+
+    #[cfg(feature = "acquire")]
+    fn wanted(&self, key: Key, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
+        Wanted { bands: &self.bands, clock: &self.clock, lines: &self.lines, key, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
@@ -155,7 +201,13 @@ impl Limiter {
 
     /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
     pub fn handle(&self, key: impl KeySource) -> KeyHandle {
-        KeyHandle::new(self.bands.clone(), self.clock.clone(), self.hasher.key(key))
+        KeyHandle::new(
+            self.bands.clone(),
+            self.clock.clone(),
+            self.hasher.key(key),
+            #[cfg(feature = "acquire")]
+            Arc::clone(&self.lines),
+        )
     }
 
     /// The limit.

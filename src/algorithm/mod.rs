@@ -136,6 +136,14 @@ impl Meter {
         }
     }
 
+    /// What may be spent before it is earned: what the next `nanos` bring for certain, where units come continuously.
+    pub(crate) fn earned_ahead(&self, nanos: u64) -> u64 {
+        match &self.refill {
+            Refill::Linear(linear) => linear.earned_in(nanos),
+            Refill::Steps(_) => 0,
+        }
+    }
+
     /// Whole units in fixed point; saturates.
     #[inline]
     pub(crate) fn fixed(&self, units: u64) -> i64 {

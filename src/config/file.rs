@@ -4,13 +4,18 @@
 //! rule (`NodeId`, `Limit`, the builder), and the error is given the line of its key on the way out.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, Read as _},
+    marker::PhantomData,
     path::Path,
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IntoDeserializer as _, SeqAccess, Visitor},
+};
 
 use super::{
     Config, ConfigBuilder, ConfigError, builder,
@@ -93,13 +98,63 @@ struct GossipForm {
 pub(crate) struct LimitForm {
     name: Option<String>,
     algorithm: Option<String>,
-    rate: Option<String>,
+    rate: Option<OneOrMany<String>>,
     quota: Option<i64>,
     period: Option<String>,
-    burst: Option<i64>,
+    burst: Option<OneOrMany<i64>>,
     on_partition: Option<String>,
     max_keys: Option<i64>,
     on_full: Option<String>,
+    queue: Option<i64>,
+}
+
+/// A value, or a list of them.
+struct OneOrMany<T>(Vec<T>);
+
+impl<T> OneOrMany<T> {
+    fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
+    }
+}
+
+struct OneOrManyVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
+    type Value = OneOrMany<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or a list of them")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        T::deserialize(text.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        T::deserialize(number.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Self::Value, E> {
+        T::deserialize(number.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut many = Vec::new();
+        while let Some(one) = list.next_element()? {
+            many.push(one);
+        }
+        Ok(OneOrMany(many))
+    }
 }
 
 /// Reads a file.
@@ -246,11 +301,21 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
         None => Limit::token_bucket,
         Some(text) => choice(&key("algorithm"), text, &ALGORITHMS)?,
     };
-    let mut builder = start(name, quota(form, &key)?);
-    if let Some(burst) = form.burst {
+    let quotas = quotas(form, &key)?;
+    let bursts = form.burst.as_ref().map_or(&[][..], OneOrMany::as_slice);
+    if bursts.len() > quotas.len() {
+        let held = format!("has {} entries, for {} rates; give one for each", bursts.len(), quotas.len());
+        return Err(ConfigError::refused(key("burst"), held));
+    }
+    let mut bursts = bursts.iter().map(|burst| {
         let wanted = "a whole number of units, 1 or more";
-        builder =
-            builder.burst(u64::try_from(burst).map_err(|_| ConfigError::value(key("burst"), burst, wanted))?);
+        u64::try_from(*burst).map_err(|_| ConfigError::value(key("burst"), burst, wanted))
+    });
+    let mut further = quotas.into_iter();
+    let first = further.next().unwrap_or(Quota::per_second(0));
+    let mut builder = with_burst(start(name, first), bursts.next())?;
+    for quota in further {
+        builder = with_burst(builder.and(quota), bursts.next())?;
     }
     if let Some(text) = &form.on_partition {
         builder = builder.on_partition(choice(&key("on_partition"), text, &ON_PARTITION)?);
@@ -263,7 +328,22 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
     if let Some(text) = &form.on_full {
         builder = builder.on_full(choice(&key("on_full"), text, &ON_FULL)?);
     }
+    if let Some(units) = form.queue {
+        let wanted = "a whole number of units, 0 or more";
+        builder =
+            builder.queue(u64::try_from(units).map_err(|_| ConfigError::value(key("queue"), units, wanted))?);
+    }
     builder.build().map_err(|error| refused_limit(&error, form, &key))
+}
+
+fn with_burst(
+    builder: LimitBuilder,
+    burst: Option<Result<u64, ConfigError>>,
+) -> Result<LimitBuilder, ConfigError> {
+    Ok(match burst {
+        Some(burst) => builder.burst(burst?),
+        None => builder,
+    })
 }
 
 /// Starts a limit of one algorithm, given its name and quota.
@@ -283,11 +363,16 @@ const ON_PARTITION: [(&str, OnPartition); 5] = [
 const ON_FULL: [(&str, OnFull); 3] =
     [("shared_bucket", OnFull::SharedBucket), ("open", OnFull::Open), ("closed", OnFull::Closed)];
 
-/// `rate = "1000/s"`, or `quota = 1000` with `period = "1s"`.
-fn quota(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Quota, ConfigError> {
+/// `rate = "1000/s"`, `rate = ["10/s", "1000/h"]`, or `quota = 1000` with `period = "1s"`.
+fn quotas(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Vec<Quota>, ConfigError> {
     match (&form.rate, form.quota, &form.period) {
-        (Some(rate), None, None) => {
-            parse_quota(rate).map_err(|error| ConfigError::refused(key("rate"), error))
+        (Some(rates), None, None) => {
+            if rates.as_slice().is_empty() {
+                return Err(ConfigError::refused(key("rate"), "is an empty list; give one rate at least"));
+            }
+            let quota =
+                |rate: &String| parse_quota(rate).map_err(|error| ConfigError::refused(key("rate"), error));
+            rates.as_slice().iter().map(quota).collect()
         }
         (Some(_), ..) => {
             Err(ConfigError::refused(key("rate"), "stands beside quota or period; give one or the other"))
@@ -297,7 +382,7 @@ fn quota(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Quota, Confi
                 parse_duration(period).map_err(|error| ConfigError::refused(key("period"), error))?;
             let wanted = "a whole number of units, 1 or more";
             let units = u64::try_from(units).map_err(|_| ConfigError::value(key("quota"), units, wanted))?;
-            Ok(Quota::new(units, period))
+            Ok(vec![Quota::new(units, period)])
         }
         (None, Some(_), None) => {
             Err(ConfigError::missing(key("period"), "the quota's period, such as \"1s\""))

@@ -147,11 +147,11 @@ impl Table {
         now: Now,
     ) -> (Decision<'_>, Option<Spending>) {
         let meter = self.meter();
-        let floor = 0_i64.saturating_sub_unsigned(meter.earned_within(ahead, now));
+        let floor = 0_i64.saturating_sub_unsigned(meter.earned_ahead(ahead));
         let basis = self.stance().basis;
         // Refusals, and what the level does not decide, take the usual way.
         if self.stance().verdict == Verdict::Level
-            && !meter.needs_wall()
+            && floor < 0
             && let Some(slot) = self.find(key).or_else(|| self.insert(key, now))
             && let Some(cell) = self.slab.get(slot)
             && let (_, Outcome::Allowed { level, spent }) =
