@@ -133,6 +133,8 @@ pub struct Limit {
     meter: Meter,
     /// The most that all quotas hold.
     largest_cost: u64,
+    /// Units that may be waited for.
+    queue: u64,
     /// What the limit's quotas after the first would be as limits of their own.
     further: Option<Arc<[Limit]>>,
 }
@@ -148,7 +150,6 @@ struct Rule {
     on_partition: OnPartition,
     on_full: OnFull,
     max_keys: usize,
-    queue: Option<u64>,
 }
 
 impl Limit {
@@ -227,7 +228,7 @@ impl Limit {
 
     /// For how many units requests may wait at a time, for each key; [`largest_cost`](Self::largest_cost) unless set.
     pub fn queue(&self) -> u64 {
-        self.rule.queue.unwrap_or(self.largest_cost)
+        self.queue
     }
 
     /// How many live keys the limit holds at most.
@@ -295,6 +296,7 @@ const MIN_BUCKET_EPOCH: Duration = Duration::from_secs(10);
 pub struct LimitBuilder {
     rule: Rule,
     burst: Option<u64>,
+    queue: Option<u64>,
     /// Further quotas and their bursts.
     further: Vec<(Quota, Option<u64>)>,
 }
@@ -309,9 +311,8 @@ impl LimitBuilder {
             on_partition: OnPartition::default(),
             on_full: OnFull::default(),
             max_keys: DEFAULT_MAX_KEYS,
-            queue: None,
         };
-        Self { rule, burst: None, further: Vec::new() }
+        Self { rule, burst: None, queue: None, further: Vec::new() }
     }
 
     /// Adds a quota that requests have to pass as well, by the same algorithm: "10 a second, and 1,000 an hour". All
@@ -359,7 +360,7 @@ impl LimitBuilder {
     /// Sets for how many units requests may wait at a time, for each key: those that would wait beyond are refused at
     /// once. 0 has none wait. Unless set, it is the largest cost that can pass.
     pub fn queue(mut self, units: u64) -> Self {
-        self.rule.queue = Some(units);
+        self.queue = Some(units);
         self
     }
 
@@ -374,7 +375,7 @@ impl LimitBuilder {
     /// # Errors
     /// Names the field that cannot stand, its value, and what would do.
     pub fn build(self) -> Result<Limit, LimitError> {
-        let Self { rule, burst, further } = self;
+        let Self { rule, burst, queue, further } = self;
         check_name(&rule.name)?;
         if further.len() >= MAX_BANDS {
             return Err(rule.error("quota", further.len() + 1, "at most 8 quotas"));
@@ -393,6 +394,7 @@ impl LimitBuilder {
         let bands = bands.collect::<Result<Vec<_>, _>>()?;
         let mut limit = rule.build(burst)?;
         limit.largest_cost = bands.iter().map(Limit::capacity).fold(limit.largest_cost, u64::min);
+        limit.queue = queue.unwrap_or(limit.largest_cost);
         limit.further = (!bands.is_empty()).then(|| bands.into());
         Ok(limit)
     }
@@ -454,7 +456,7 @@ impl Rule {
             Algorithm::TokenBucket { burst } => Meter::token_bucket(units, period, burst),
             Algorithm::FixedWindow => Meter::fixed_window(units, period),
         };
-        Ok(Limit { largest_cost: capacity, rule, meter, further: None })
+        Ok(Limit { largest_cost: capacity, queue: capacity, rule, meter, further: None })
     }
 
     fn capacity(&self) -> u64 {

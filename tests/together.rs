@@ -82,13 +82,13 @@ fn permits_and_refunds_reach_every_quota() {
     assert_eq!(limiter.reserve("alice", 1).unwrap().settle(5).spent(), 4);
     assert_eq!(limiter.refund("alice", 1), 1);
     assert_eq!(limiter.peek("alice").remaining(), 4);
-    // Fills the first, so that the second shows.
-    clock.advance(3_600 * SECOND);
-    for (cost, left) in [(10, 0), (10, 4)] {
-        let decision = limiter.check_cost("alice", cost).unwrap();
-        assert_eq!((decision.is_allowed(), decision.remaining()), (true, left));
+    // The hour's fills again and again, and then the day's shows: it brings five quarters of a unit an hour.
+    for _ in 0..2 {
         clock.advance(3_600 * SECOND);
+        assert!(limiter.check_cost("alice", 10).unwrap().is_allowed());
     }
+    clock.advance(3_600 * SECOND);
+    assert_eq!((limiter.peek("alice").remaining(), limiter.peek("alice").quota()), (7, Quota::per_day(30)));
 }
 
 #[test]
