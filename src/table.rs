@@ -394,6 +394,7 @@ impl Table {
         level != FULL || !self.meter().needs_wall()
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
     #[cold]
     fn decide_regardless(
         &self,
