@@ -83,14 +83,13 @@ impl Bands {
         std::iter::once(&self.first).chain(self.further.iter().flat_map(|further| further.iter()))
     }
 
-    /// Decides on several quotas, all or nothing.
-    pub(crate) fn check(&self, key: Key, cost: u64, now: Now) -> (Decision<'_>, Receipt) {
-        let (decision, receipt, _) = self.check_ahead(key, cost, 0, now);
-        (decision, receipt)
+    /// Decides on several quotas, all or nothing. Allocates nothing.
+    pub(crate) fn check(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
+        self.decide(key, cost, 0, now, &mut [None; MAX_BANDS])
     }
 
-    /// The same, where units that come back in the next `ahead` nanoseconds may be spent already. Also says in how many
-    /// nanoseconds those that it spent will all have come.
+    /// The same, where units that come back in the next `ahead` nanoseconds may be spent already. Also says where it
+    /// spent, and in how many nanoseconds all of those will have come.
     pub(crate) fn check_ahead(
         &self,
         key: Key,
@@ -98,26 +97,36 @@ impl Bands {
         ahead: u64,
         now: Now,
     ) -> (Decision<'_>, Receipt, u64) {
-        let (mut parts, mut outcomes) = ([None; MAX_BANDS], [None; MAX_BANDS]);
-        let mut count = 0;
-        for (part, table) in parts.iter_mut().zip(self.tables()) {
-            *part = Some(Part { table, key, cost, now, ahead, enforced: true });
-            count += 1;
-        }
-        let parts = parts.iter().flatten().copied();
-        let refused = decide_all(parts, &mut outcomes[..count]);
+        let mut outcomes = [None; MAX_BANDS];
+        let decision = self.decide(key, cost, ahead, now, &mut outcomes);
         let outcomes = outcomes.iter().flatten();
-        let decision = match refused {
-            Some(_) => self.longest_wait(key, cost, now, outcomes.clone().map(|outcome| outcome.decision)),
-            None => outcomes.clone().map(|outcome| outcome.decision).min_by_key(Decision::remaining),
-        };
-        let decision = decision.unwrap_or_else(|| self.first.peek(key, cost, now));
         let due = outcomes.clone().map(|outcome| {
             let Decision { limit, level, .. } = outcome.decision;
             limit.meter().nanos_to_earn(level.saturating_neg(), now)
         });
         let due = if ahead > 0 { due.max().unwrap_or(0) } else { 0 };
         (decision, Receipt::of(outcomes.map(|outcome| outcome.spending)), due)
+    }
+
+    fn decide<'a>(
+        &'a self,
+        key: Key,
+        cost: u64,
+        ahead: u64,
+        now: Now,
+        outcomes: &mut [Option<Outcome<'a>>; MAX_BANDS],
+    ) -> Decision<'a> {
+        let mut parts = [None; MAX_BANDS];
+        for (part, table) in parts.iter_mut().zip(self.tables()) {
+            *part = Some(Part { table, key, cost, now, ahead, enforced: true });
+        }
+        let refused = decide_all(parts.iter().flatten().copied(), outcomes);
+        let outcomes = outcomes.iter().flatten().map(|outcome| outcome.decision);
+        let decision = match refused {
+            Some(_) => self.longest_wait(key, cost, now, outcomes),
+            None => outcomes.min_by_key(Decision::remaining),
+        };
+        decision.unwrap_or_else(|| self.first.peek(key, cost, now))
     }
 
     /// What [`check_ahead`](Self::check_ahead) would say.
@@ -176,7 +185,8 @@ impl Bands {
             let (decision, spending) = self.first.take(key, cost, now, precise);
             return (decision, Receipt { first: spending, further: Vec::new() });
         }
-        self.check(key, cost, precise())
+        let (decision, receipt, _) = self.check_ahead(key, cost, 0, precise());
+        (decision, receipt)
     }
 
     /// Gives back up to `units` of what this node spent in the current epoch; returns how many, of the first quota.

@@ -87,7 +87,7 @@ impl KeyHandle {
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
         if !self.bands.is_single() {
-            return self.bands.check(self.key, cost, self.clock.precise()).0;
+            return self.bands.check(self.key, cost, self.clock.precise());
         }
         let table = self.bands.first();
         let wall = table.meter().needs_wall();

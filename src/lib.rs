@@ -28,6 +28,11 @@
 //! - A node that starts admits its share of each quota at most, until its peers have told it what was spent.
 //! - Nothing that a peer sends can make a node panic, block, or grow beyond a documented bound.
 //!
+//! - What is given back goes to the node, the epoch and the window that it came from, or to nobody: it mints nothing, reaches
+//!   no other key, and holds on all nodes.
+//! - Several quotas, and several limits asked together, are all spent on or none is.
+//! - Who waits for units is served in the order of coming, and leaves no trace if it gives up.
+//!
 //! What it does not guarantee: that nodes get equal parts of a limit that is exhausted, that the fleet admits not one unit too
 //! many, or that counts outlive the last node. `README.md` has the list, and the commands that print the figures.
 //!
@@ -60,16 +65,17 @@
 //! | `time`, `node`, `key` | points in time; who a node is; digests |
 //! | `limit`, `counter`, `decision`, `error` | rules; shares; answers |
 //! | `algorithm`, `ledger` | the arithmetic of a level; shares of all nodes |
-//! | `table` | live keys, and what decides on each |
+//! | `table`, `bands` | live keys, and what decides on each; several tables in one decision |
 //! | `gossip` | the protocol as a state machine without I/O |
 //! | `sim` | a fleet on virtual time, driven by one seed |
 //! | `clock`, `config`, `limiter` | the shell: time is read here; TOML; what users hold |
+//! | `permit`, `together`, `acquire` | the shell: corrections; several limits at once; waiting |
 //! | `mesh`, `net` | the shell: a node's life; QUIC and TLS |
 //!
 //! # Features
 //!
 //! `net` (default) has [`Mesh`] and brings `config` ([`Config`]) and `gossip`; `sim` has the simulator. Without any, what is left is the
-//! limiter for one process. `http` (default) has a tower layer, `cli` the command `ratemesh`, and `metrics` a node's status for the
+//! limiter for one process. `acquire` (default) waits for units, `http` (default) has a tower layer, `cli` the command `ratemesh`, and `metrics` a node's status for the
 //! `metrics` facade.
 #![forbid(unsafe_code)]
 // Parts of the core serve only the network or only the simulator; what serves neither is found where both are built.
