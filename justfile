@@ -3,7 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 # Every feature, each of which must build without the others.
-features := "gossip net http sim cli metrics config"
+features := "gossip net http acquire sim cli metrics config"
 
 # Lists the recipes.
 default:

@@ -57,6 +57,17 @@ impl Clock {
     pub fn precise(&self) -> Now {
         self.exact(true)
     }
+
+    /// Waits until so much time has passed on this clock: for the system's, by tokio's timer, which needs a runtime that has
+    /// one.
+    #[cfg(feature = "acquire")]
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        match &self.0 {
+            _ if duration.is_zero() => {}
+            Source::System => tokio::time::sleep(duration).await,
+            Source::Manual(clock) => clock.sleep(duration).await,
+        }
+    }
 }
 
 impl From<ManualClock> for Clock {
@@ -80,26 +91,56 @@ impl From<ManualClock> for Clock {
 /// assert!(limiter.check("alice").is_allowed());
 /// # Ok::<(), ratemesh::LimitError>(())
 /// ```
+///
+/// With the feature `acquire`, who waits for units waits by this clock too: moving it forward wakes those whose time has
+/// come.
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<Mutex<Now>>);
+pub struct ManualClock(Arc<Hands>);
+
+#[derive(Debug)]
+struct Hands {
+    now: Mutex<Now>,
+    #[cfg(feature = "acquire")]
+    moved: tokio::sync::Notify,
+}
 
 impl ManualClock {
     /// A clock that stands at 2020-01-01T00:00:00Z.
     pub fn new() -> Self {
         const NANOS_2020: u64 = 1_577_836_800_000_000_000;
         let start = Now { mono: Timestamp::from_millis(1_000), wall: WallTime::from_unix_nanos(NANOS_2020) };
-        Self(Arc::new(Mutex::new(start)))
+        Self(Arc::new(Hands {
+            now: Mutex::new(start),
+            #[cfg(feature = "acquire")]
+            moved: tokio::sync::Notify::new(),
+        }))
     }
 
     /// Moves both clocks forward.
     pub fn advance(&self, duration: Duration) {
-        let mut now = self.lock();
-        *now = now.after(duration);
+        let now = self.now().after(duration);
+        self.set(now);
     }
 
     /// Sets both clocks, also backwards.
     pub fn set(&self, now: Now) {
         *self.lock() = now;
+        #[cfg(feature = "acquire")]
+        self.0.moved.notify_waiters();
+    }
+
+    #[cfg(feature = "acquire")]
+    async fn sleep(&self, duration: Duration) {
+        let until = self.now().mono.after(duration);
+        loop {
+            let mut moved = std::pin::pin!(self.0.moved.notified());
+            // Before the clock is read, so that no move of it is missed.
+            moved.as_mut().enable();
+            if self.now().mono >= until {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// What the clock shows.
@@ -109,7 +150,7 @@ impl ManualClock {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Now> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{limit::Limit, time::Now};
+use crate::{
+    limit::{Limit, Quota},
+    time::Now,
+};
 
 /// What a decision was based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,16 @@ impl<'a> Decision<'a> {
     /// The limit that decided.
     pub fn limit(&self) -> &'a Limit {
         self.limit
+    }
+
+    /// The units that were asked for.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The quota that decided: where a limit has several, the one that refused, or of which the least is left.
+    pub fn quota(&self) -> Quota {
+        self.limit.quota()
     }
 
     /// Whole units that are left after this decision; 0 while a debt is being repaid.

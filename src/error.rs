@@ -1,6 +1,8 @@
 //! One error a kind of operation.
 
-use std::fmt;
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::decision::Decision;
 
 /// A cost that can never pass: it is above what the limit holds. Nothing was spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,3 +34,137 @@ impl fmt::Display for CostError {
 }
 
 impl std::error::Error for CostError {}
+
+/// Why units were not reserved. Nothing was spent.
+///
+/// It borrows the limit's definition, as a [`Decision`] does; [`Refused`] says the same and owns what it says, so that it
+/// can leave the function.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Refusal<'a> {
+    /// Not now: the decision says when.
+    Denied(Decision<'a>),
+    /// Never: the cost is above what the limit holds.
+    Cost(CostError),
+    /// Not now, and there is no place in the line of those who wait (only where units are waited for).
+    QueueFull(Decision<'a>),
+    /// Not before the time that the caller would wait for has passed, or will have (only where units are waited for).
+    TooLate(Decision<'a>),
+    /// Never: there is no limit of the name that was asked for (only where a mesh looks limits up by name).
+    NoSuchLimit,
+}
+
+impl<'a> Refusal<'a> {
+    /// The decision, unless the cost could never pass.
+    pub fn decision(&self) -> Option<&Decision<'a>> {
+        match self {
+            Self::Denied(decision) | Self::QueueFull(decision) | Self::TooLate(decision) => Some(decision),
+            Self::Cost(_) | Self::NoSuchLimit => None,
+        }
+    }
+
+    /// The earliest time after which the cost would pass if nobody else spends; `None` where it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.decision().and_then(Decision::retry_after)
+    }
+}
+
+impl From<CostError> for Refusal<'_> {
+    fn from(error: CostError) -> Self {
+        Self::Cost(error)
+    }
+}
+
+impl fmt::Display for Refusal<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(decision) => {
+                let (name, wait) = (decision.limit().name(), decision.retry_after().unwrap_or_default());
+                write!(f, "the limit \"{name}\" refused {} units; try again in {wait:.1?}", decision.cost())
+            }
+            Self::QueueFull(decision) => {
+                let (limit, cost) = (decision.limit(), decision.cost());
+                let (name, queue) = (limit.name(), limit.queue());
+                write!(
+                    f,
+                    "the limit \"{name}\" lets requests for {queue} units wait, and there is no place for {cost} more"
+                )
+            }
+            Self::TooLate(decision) => {
+                write!(
+                    f,
+                    "the limit \"{}\" has no {} units in time",
+                    decision.limit().name(),
+                    decision.cost()
+                )
+            }
+            Self::Cost(error) => error.fmt(f),
+            Self::NoSuchLimit => f.write_str("there is no limit of this name"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal<'_> {}
+
+/// Which of several limits refused, and why. Nothing was spent on any of them.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RefusedBy<'a> {
+    /// The place of the limit among those that were asked, from 0.
+    pub index: usize,
+    /// What it said.
+    pub refusal: Refusal<'a>,
+}
+
+impl fmt::Display for RefusedBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.refusal.fmt(f)
+    }
+}
+
+impl std::error::Error for RefusedBy<'_> {}
+
+impl From<RefusedBy<'_>> for Refused {
+    fn from(refused: RefusedBy<'_>) -> Self {
+        refused.refusal.into()
+    }
+}
+
+/// A [`Refusal`] that owns what it says, for `?` in functions whose errors outlive the limiter.
+///
+/// ```
+/// use ratemesh::{Limit, Limiter, Quota, Refused};
+///
+/// fn call(limiter: &Limiter) -> Result<(), Box<dyn std::error::Error>> {
+///     let permit = limiter.reserve("alice", 10).map_err(Refused::from)?;
+///     // ...
+///     permit.settle(7);
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    text: Arc<str>,
+    retry_after: Option<Duration>,
+}
+
+impl Refused {
+    /// The earliest time after which the cost would have passed if nobody else spends; `None` where it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
+
+impl From<Refusal<'_>> for Refused {
+    fn from(refusal: Refusal<'_>) -> Self {
+        Self { text: refusal.to_string().into(), retry_after: refusal.retry_after() }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -2,19 +2,23 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
 };
 
+#[cfg(feature = "acquire")]
+use std::{sync::Arc, time::Duration};
+
+#[cfg(feature = "acquire")]
+use crate::acquire::{Acquire, Lines, Wanted};
 use crate::{
+    bands::Bands,
     clock::Clock,
     decision::Decision,
-    error::CostError,
+    error::{CostError, Refusal},
     key::Key,
     limit::Limit,
-    table::{NO_SLOT, Table},
+    permit::Permit,
+    table::NO_SLOT,
 };
 
 /// One key of a limiter, for a caller that knows it in advance: a global limit, a tenant's connection.
@@ -38,16 +42,30 @@ use crate::{
 /// # Ok::<(), ratemesh::LimitError>(())
 /// ```
 pub struct KeyHandle {
-    table: Arc<Table>,
+    bands: Bands,
     clock: Clock,
     key: Key,
     /// Where the key was last, which its cell confirms or denies.
     slot: AtomicU32,
+    #[cfg(feature = "acquire")]
+    lines: Arc<Lines>,
 }
 
 impl KeyHandle {
-    pub(crate) fn new(table: Arc<Table>, clock: Clock, key: Key) -> Self {
-        Self { table, clock, key, slot: AtomicU32::new(NO_SLOT) }
+    pub(crate) fn new(
+        bands: Bands,
+        clock: Clock,
+        key: Key,
+        #[cfg(feature = "acquire")] lines: Arc<Lines>,
+    ) -> Self {
+        Self {
+            bands,
+            clock,
+            key,
+            slot: AtomicU32::new(NO_SLOT),
+            #[cfg(feature = "acquire")]
+            lines,
+        }
     }
 
     /// Decides a request of one unit, like [`Limiter::check`](crate::Limiter::check).
@@ -68,19 +86,55 @@ impl KeyHandle {
 
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
-        let wall = self.table.meter().needs_wall();
-        self.table
-            .check_at(&self.slot, self.key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
+        if !self.bands.is_single() {
+            return self.bands.check(self.key, cost, self.clock.precise());
+        }
+        let table = self.bands.first();
+        let wall = table.meter().needs_wall();
+        table.check_at(&self.slot, self.key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
+    }
+
+    /// Spends units in advance, like [`Limiter::reserve`](crate::Limiter::reserve).
+    ///
+    /// # Errors
+    /// What was refused, and until when. Nothing is spent.
+    pub fn reserve(&self, cost: u64) -> Result<Permit, Refusal<'_>> {
+        self.limit().check_fits(cost)?;
+        Permit::reserve(&self.bands, &self.clock, self.key, cost)
+    }
+
+    /// Waits for units, like [`Limiter::acquire`](crate::Limiter::acquire), in the same line.
+    ///
+    /// # Errors
+    /// Where the cost could never pass, or the line is full.
+    #[cfg(feature = "acquire")]
+    pub fn acquire(&self, cost: u64) -> Acquire<'_> {
+        self.wanted(cost, None).acquire()
+    }
+
+    /// Waits for units no longer than `timeout`, like [`Limiter::acquire_timeout`](crate::Limiter::acquire_timeout).
+    ///
+    /// # Errors
+    /// Also where the units could not come in time, or have not.
+    #[cfg(feature = "acquire")]
+    pub fn acquire_timeout(&self, cost: u64, timeout: Duration) -> Acquire<'_> {
+        self.wanted(cost, Some(timeout)).acquire()
+    }
+
+    #[cfg(feature = "acquire")]
+    fn wanted(&self, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
+        let Self { bands, clock, lines, key, .. } = self;
+        Wanted { bands, clock, lines, key: *key, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self) -> Decision<'_> {
-        self.table.peek(self.key, 1, self.clock.precise())
+        self.bands.peek(self.key, 1, self.clock.precise())
     }
 
     /// Gives units back, like [`Limiter::refund`](crate::Limiter::refund).
     pub fn refund(&self, units: u64) -> u64 {
-        self.table.refund(self.key, units, self.clock.precise())
+        self.bands.refund(self.key, units, self.clock.precise())
     }
 
     /// The key.
@@ -90,14 +144,21 @@ impl KeyHandle {
 
     /// The limit.
     pub fn limit(&self) -> &Limit {
-        self.table.limit()
+        self.bands.limit()
     }
 }
 
 impl Clone for KeyHandle {
     fn clone(&self) -> Self {
         let slot = AtomicU32::new(self.slot.load(Ordering::Relaxed));
-        Self { table: Arc::clone(&self.table), clock: self.clock.clone(), key: self.key, slot }
+        Self {
+            bands: self.bands.clone(),
+            clock: self.clock.clone(),
+            key: self.key,
+            slot,
+            #[cfg(feature = "acquire")]
+            lines: Arc::clone(&self.lines),
+        }
     }
 }
 

@@ -28,6 +28,11 @@
 //! - A node that starts admits its share of each quota at most, until its peers have told it what was spent.
 //! - Nothing that a peer sends can make a node panic, block, or grow beyond a documented bound.
 //!
+//! - What is given back goes to the node, the epoch and the window that it came from, or to nobody: it mints nothing, reaches
+//!   no other key, and holds on all nodes.
+//! - Several quotas, and several limits asked together, are all spent on or none is.
+//! - Who waits for units is served in the order of coming, and leaves no trace if it gives up.
+//!
 //! What it does not guarantee: that nodes get equal parts of a limit that is exhausted, that the fleet admits not one unit too
 //! many, or that counts outlive the last node. `README.md` has the list, and the commands that print the figures.
 //!
@@ -60,23 +65,27 @@
 //! | `time`, `node`, `key` | points in time; who a node is; digests |
 //! | `limit`, `counter`, `decision`, `error` | rules; shares; answers |
 //! | `algorithm`, `ledger` | the arithmetic of a level; shares of all nodes |
-//! | `table` | live keys, and what decides on each |
+//! | `table`, `bands` | live keys, and what decides on each; several tables in one decision |
 //! | `gossip` | the protocol as a state machine without I/O |
 //! | `sim` | a fleet on virtual time, driven by one seed |
 //! | `clock`, `config`, `limiter` | the shell: time is read here; TOML; what users hold |
+//! | `permit`, `together`, `acquire` | the shell: corrections; several limits at once; waiting |
 //! | `mesh`, `net` | the shell: a node's life; QUIC and TLS |
 //!
 //! # Features
 //!
 //! `net` (default) has [`Mesh`] and brings `config` ([`Config`]) and `gossip`; `sim` has the simulator. Without any, what is left is the
-//! limiter for one process. `http` (default) has a tower layer, `cli` the command `ratemesh`, and `metrics` a node's status for the
+//! limiter for one process. `acquire` (default) waits for units, `http` (default) has a tower layer, `cli` the command `ratemesh`, and `metrics` a node's status for the
 //! `metrics` facade.
 #![forbid(unsafe_code)]
 // Parts of the core serve only the network or only the simulator; what serves neither is found where both are built.
 #![cfg_attr(not(all(feature = "net", feature = "sim")), allow(dead_code))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "acquire")]
+mod acquire;
 mod algorithm;
+mod bands;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod clock;
@@ -102,33 +111,39 @@ pub mod metrics;
 #[cfg(feature = "net")]
 mod net;
 mod node;
+mod permit;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod table;
 mod time;
+mod together;
 
+#[cfg(feature = "acquire")]
+pub use acquire::Acquire;
 pub use clock::{Clock, ManualClock};
 #[cfg(feature = "config")]
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use counter::{PnCounter, Share, ShareOp};
 pub use decision::{Basis, Decision};
-pub use error::CostError;
+pub use error::{CostError, Refusal, Refused, RefusedBy};
 #[cfg(feature = "gossip")]
 pub use gossip::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 pub use handle::KeyHandle;
 pub use key::{Digest, Key, KeyHasher, KeySource};
 pub use limit::{
-    Algorithm, DEFAULT_MAX_KEYS, DEFAULT_PRECISION, Limit, LimitBuilder, LimitError, MAX_KEYS,
+    Algorithm, DEFAULT_MAX_KEYS, DEFAULT_PRECISION, Limit, LimitBuilder, LimitError, MAX_BANDS, MAX_KEYS,
     MAX_NAME_BYTES, MAX_PERIOD, MAX_PRECISION, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull,
     OnPartition, Quota, Windows,
 };
 pub use limiter::Limiter;
 #[cfg(feature = "net")]
-pub use mesh::{Mesh, MeshStatus};
+pub use mesh::{Mesh, MeshStatus, WhichLimit};
 #[cfg(feature = "net")]
 pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
+pub use permit::{Permit, Permits, Settled};
 pub use time::{Now, Timestamp, WallTime};
+pub use together::{check_all, reserve_all};
 
 /// The programs in the README must compile.
 #[cfg(all(doctest, feature = "net"))]

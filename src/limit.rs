@@ -1,6 +1,6 @@
 //! A named rule, checked when it is built and immutable afterwards.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use crate::{
     algorithm::{Meter, sliding_window::Cut},
@@ -19,6 +19,10 @@ pub const MIN_PERIOD: Duration = Duration::from_micros(1);
 pub const MAX_PERIOD: Duration = Duration::from_secs(400 * 86_400);
 /// The longest name of a limit, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
+/// The most quotas that one limit can have.
+pub const MAX_BANDS: usize = 8;
+/// What the names of further quotas on the wire have more than the limit's: a mark that no name has, and a digit.
+const BAND_SUFFIX_BYTES: usize = 2;
 /// The live keys that a limit holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// The most live keys that a limit can be told to hold.
@@ -176,12 +180,20 @@ pub enum OnFull {
 pub struct Limit {
     rule: Rule,
     meter: Meter,
+    /// The most that all quotas hold.
+    largest_cost: u64,
+    /// Units that may be waited for.
+    queue: u64,
+    /// What the limit's quotas after the first would be as limits of their own.
+    further: Option<Arc<[Limit]>>,
 }
 
 /// What a limit says, in the user's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     name: Arc<str>,
+    /// Which of the limit's quotas it is, from 0.
+    band: u8,
     quota: Quota,
     algorithm: Algorithm,
     windows: Windows,
@@ -231,9 +243,40 @@ impl Limit {
         &self.rule.name
     }
 
-    /// The quota.
+    /// The name that peers know this quota by: further ones of a limit have a number after a mark that no limit's own
+    /// name can have.
+    #[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only peers ask for it"))]
+    pub(crate) fn wire_name(&self) -> Cow<'_, str> {
+        match self.rule.band {
+            0 => Cow::Borrowed(self.name()),
+            band => Cow::Owned(format!("{}~{}", self.name(), band + 1)),
+        }
+    }
+
+    /// The quota; the first, where there are several.
     pub fn quota(&self) -> Quota {
         self.rule.quota
+    }
+
+    /// Which of its limit's quotas this is, from 0.
+    #[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only a status tells"))]
+    pub(crate) fn band(&self) -> usize {
+        self.rule.band.into()
+    }
+
+    /// All quotas, in the order they were given; a request has to pass every one.
+    pub fn quotas(&self) -> impl Iterator<Item = Quota> {
+        std::iter::once(self.quota()).chain(self.further().iter().map(Limit::quota))
+    }
+
+    /// The quotas after the first, as limits of their own.
+    pub(crate) fn further(&self) -> &[Limit] {
+        self.further.as_deref().unwrap_or_default()
+    }
+
+    /// The largest cost that can ever pass: the smallest capacity of all quotas.
+    pub fn largest_cost(&self) -> u64 {
+        self.largest_cost
     }
 
     /// The algorithm.
@@ -247,22 +290,10 @@ impl Limit {
     }
 
     /// The most units that are ever left: the burst of a bucket, the quota of a window, all permits; one unit of a leaky
-    /// bucket.
+    /// bucket. Where there are several quotas, this is the first one's, and [`largest_cost`](Self::largest_cost) is what can
+    /// pass them all.
     pub fn capacity(&self) -> u64 {
         self.rule.capacity()
-    }
-
-    /// The most units that one request may have: the [capacity](Self::capacity), or the queue of a leaky bucket.
-    pub fn max_cost(&self) -> u64 {
-        match self.rule.algorithm {
-            Algorithm::LeakyBucket { queue } => queue,
-            _ => self.capacity(),
-        }
-    }
-
-    /// Whether what was spent is given back when its permit is dropped.
-    pub(crate) fn returns_on_drop(&self) -> bool {
-        self.rule.algorithm == Algorithm::Concurrency
     }
 
     /// How the period is cut, where the window slides.
@@ -301,6 +332,11 @@ impl Limit {
         self.rule.on_full
     }
 
+    /// For how many units requests may wait at a time, for each key; [`largest_cost`](Self::largest_cost) unless set.
+    pub fn queue(&self) -> u64 {
+        self.queue
+    }
+
     /// How many live keys the limit holds at most.
     pub fn max_keys(&self) -> usize {
         self.rule.max_keys
@@ -329,10 +365,16 @@ impl Limit {
         self.rule.quota.period.clamp(MIN_BUCKET_EPOCH, MAX_PERIOD)
     }
 
+    /// Whether a [`Permit`](crate::Permit) that is dropped gives its units back: where they stand for something in hand,
+    /// not for something done.
+    pub fn permit_returns_on_drop(&self) -> bool {
+        self.rule.algorithm == Algorithm::Concurrency
+    }
+
     /// Whether `cost` can ever pass.
     #[inline]
     pub(crate) fn check_fits(&self, cost: u64) -> Result<(), CostError> {
-        let capacity = self.max_cost();
+        let capacity = self.largest_cost;
         if cost > capacity { Err(CostError { cost, capacity }) } else { Ok(()) }
     }
 
@@ -355,9 +397,10 @@ impl Limit {
             (Algorithm::Concurrency, _) => (5, 0),
         };
         let fields = [algorithm, burst, self.rule.quota.units, saturating_nanos(self.rule.quota.period)];
-        let mut bytes = Vec::with_capacity(fields.len() * 8 + self.rule.name.len());
+        let name = self.wire_name();
+        let mut bytes = Vec::with_capacity(fields.len() * 8 + name.len());
         bytes.extend(fields.iter().flat_map(|field: &u64| field.to_le_bytes()));
-        bytes.extend(self.rule.name.as_bytes());
+        bytes.extend(name.as_bytes());
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
 }
@@ -374,12 +417,15 @@ pub struct LimitBuilder {
     precision: Option<u16>,
     queue: Option<u64>,
     staggered: bool,
+    /// Further quotas and their bursts.
+    further: Vec<(Quota, Option<u64>)>,
 }
 
 impl LimitBuilder {
     fn new(name: &str, quota: Quota, algorithm: Algorithm) -> Self {
         let rule = Rule {
             name: name.into(),
+            band: 0,
             quota,
             algorithm,
             windows: Windows::default(),
@@ -387,7 +433,7 @@ impl LimitBuilder {
             on_full: OnFull::default(),
             max_keys: DEFAULT_MAX_KEYS,
         };
-        Self { rule, burst: None, precision: None, queue: None, staggered: false }
+        Self { rule, burst: None, precision: None, queue: None, staggered: false, further: Vec::new() }
     }
 
     /// Sets how many sub-windows a sliding window is cut into, 1 to [`MAX_PRECISION`]; 1 is an estimate, see
@@ -397,22 +443,39 @@ impl LimitBuilder {
         self
     }
 
-    /// Sets how many units may wait in a leaky bucket, which is also the most that one request may have; the quota's
-    /// units unless set.
-    pub fn queue(mut self, units: u64) -> Self {
-        self.queue = Some(units);
-        self
-    }
-
     /// Lets each key's fixed windows begin at a time of its own; see [`Windows::Staggered`].
     pub fn staggered(mut self) -> Self {
         self.staggered = true;
         self
     }
 
-    /// Sets how many units a bucket holds: what can be spent at once after a pause.
+    /// Adds a quota that requests have to pass as well, by the same algorithm: "10 a second, and 1,000 an hour". All
+    /// quotas are spent on, or none. There can be [`MAX_BANDS`] of them, and each takes as much memory as a limit of
+    /// its own.
+    ///
+    /// ```
+    /// use ratemesh::{Limit, Limiter, Quota};
+    ///
+    /// let limit = Limit::token_bucket("api", Quota::per_second(10)).and(Quota::per_hour(1_000)).burst(15).build()?;
+    /// let limiter = Limiter::new(limit);
+    /// assert!(limiter.check_cost("alice", 10).unwrap().is_allowed());
+    /// let refused = limiter.check_cost("alice", 10).unwrap();
+    /// // Both refuse, and the hour's takes longer to have the units again.
+    /// assert_eq!(refused.quota(), Quota::per_hour(1_000));
+    /// # Ok::<(), ratemesh::LimitError>(())
+    /// ```
+    pub fn and(mut self, quota: Quota) -> Self {
+        self.further.push((quota, None));
+        self
+    }
+
+    /// Sets how many units a bucket holds: what can be spent at once after a pause. Unless set, it is the quota's units.
+    /// After [`and`](Self::and), it is the bucket of the quota that was added last.
     pub fn burst(mut self, units: u64) -> Self {
-        self.burst = Some(units);
+        match self.further.last_mut() {
+            Some((_, burst)) => *burst = Some(units),
+            None => self.burst = Some(units),
+        }
         self
     }
 
@@ -428,6 +491,13 @@ impl LimitBuilder {
         self
     }
 
+    /// Sets for how many units requests may wait at a time, for each key: those that would wait beyond are refused at
+    /// once. 0 has none wait. Unless set, it is the largest cost that can pass.
+    pub fn queue(mut self, units: u64) -> Self {
+        self.queue = Some(units);
+        self
+    }
+
     /// Sets how many live keys the limit holds at most; [`DEFAULT_MAX_KEYS`] unless set.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.rule.max_keys = keys;
@@ -439,61 +509,47 @@ impl LimitBuilder {
     /// # Errors
     /// Names the field that cannot stand, its value, and what would do.
     pub fn build(self) -> Result<Limit, LimitError> {
-        let rule = self.resolve()?;
+        let Self { mut rule, burst, queue, precision, staggered, further } = self;
         check_name(&rule.name)?;
-        check_quota(&rule)?;
-        let Quota { units, period } = rule.quota;
-        let capacity = rule.capacity();
-        if capacity == 0 || capacity > MAX_UNITS {
-            return Err(rule.error("burst", capacity, "1 to 2^40 units"));
-        }
-        if rule.max_keys == 0 || rule.max_keys > MAX_KEYS {
-            return Err(rule.error("max_keys", rule.max_keys, "1 to 2^28 keys"));
-        }
-        let meter = match rule.algorithm {
-            Algorithm::TokenBucket { burst } => Meter::token_bucket(units, period, burst),
-            Algorithm::LeakyBucket { queue } if queue == 0 || queue > MAX_UNITS => {
-                return Err(rule.error("queue", queue, "1 to 2^40 units"));
-            }
-            Algorithm::LeakyBucket { queue } => Meter::leaky_bucket(units, period, queue),
-            Algorithm::FixedWindow if rule.windows == Windows::Months => Meter::months(units),
-            Algorithm::FixedWindow => Meter::fixed_window(units, period),
-            Algorithm::SlidingWindow { precision } => {
-                check_precision(&rule, precision)?;
-                Meter::stock(units)
-            }
-            Algorithm::Concurrency => Meter::stock(units),
-        };
-        Ok(Limit { rule, meter })
-    }
-
-    /// Puts what was set where the algorithm has it, and refuses what it has no use for.
-    fn resolve(self) -> Result<Rule, LimitError> {
-        let Self { mut rule, mut burst, mut precision, mut queue, mut staggered } = self;
         match &mut rule.algorithm {
-            Algorithm::TokenBucket { burst: units } => *units = burst.take().unwrap_or(*units),
-            Algorithm::LeakyBucket { queue: units } => *units = queue.take().unwrap_or(*units),
-            Algorithm::SlidingWindow { precision: parts } => *parts = precision.take().unwrap_or(*parts),
+            Algorithm::LeakyBucket { queue: units } => *units = queue.unwrap_or(*units),
+            Algorithm::SlidingWindow { precision: parts } => *parts = precision.unwrap_or(*parts),
             Algorithm::FixedWindow if staggered && rule.windows == Windows::Aligned => {
                 rule.windows = Windows::Staggered;
-                staggered = false;
             }
-            Algorithm::FixedWindow | Algorithm::Concurrency => {}
+            _ => {}
         }
-        if let Some(units) = burst {
-            return Err(rule.error("burst", units, "nothing: only a token bucket has a burst"));
+        match precision {
+            Some(parts) if !matches!(rule.algorithm, Algorithm::SlidingWindow { .. }) => {
+                return Err(rule.error(
+                    "precision",
+                    parts,
+                    "nothing: only a sliding window is cut into parts",
+                ));
+            }
+            _ => {}
         }
-        if let Some(units) = queue {
-            return Err(rule.error("queue", units, "nothing: only a leaky bucket has a queue"));
-        }
-        if let Some(parts) = precision {
-            return Err(rule.error("precision", parts, "nothing: only a sliding window is cut into parts"));
-        }
-        if staggered {
+        if staggered && rule.windows != Windows::Staggered {
             let wanted = "nothing: only fixed windows of one length can begin at each key's own time";
             return Err(rule.error("windows", "staggered", wanted));
         }
-        Ok(rule)
+        rule.check_bands(&further)?;
+        let bands = further.into_iter().zip(1..).map(|((quota, burst), band)| {
+            let algorithm = match rule.algorithm {
+                Algorithm::TokenBucket { .. } => Algorithm::TokenBucket { burst: quota.units },
+                Algorithm::LeakyBucket { .. } => {
+                    Algorithm::LeakyBucket { queue: queue.unwrap_or(quota.units) }
+                }
+                algorithm => algorithm,
+            };
+            Rule { quota, algorithm, band, ..rule.clone() }.build(burst)
+        });
+        let bands = bands.collect::<Result<Vec<_>, _>>()?;
+        let mut limit = rule.build(burst)?;
+        limit.largest_cost = bands.iter().map(Limit::largest_cost).fold(limit.largest_cost, u64::min);
+        limit.queue = queue.unwrap_or(limit.largest_cost);
+        limit.further = (!bands.is_empty()).then(|| bands.into());
+        Ok(limit)
     }
 }
 
@@ -538,6 +594,65 @@ fn check_quota(rule: &Rule) -> Result<(), LimitError> {
 }
 
 impl Rule {
+    /// Checks one quota.
+    /// Whether further quotas can stand beside the first.
+    fn check_bands(&self, further: &[(Quota, Option<u64>)]) -> Result<(), LimitError> {
+        if further.len() >= MAX_BANDS {
+            return Err(self.error("quota", further.len() + 1, "at most 8 quotas"));
+        }
+        if further.is_empty() {
+            return Ok(());
+        }
+        if self.name.len() > MAX_NAME_BYTES - BAND_SUFFIX_BYTES {
+            let value = format!("\"{}\"", self.name);
+            return Err(self.error("name", value, "1 to 62 bytes where there are several quotas"));
+        }
+        if self.algorithm == Algorithm::Concurrency || self.windows == Windows::Months {
+            let wanted = "one quota: permits and months cannot stand beside others; use several limits";
+            return Err(self.error("quota", further.len() + 1, wanted));
+        }
+        Ok(())
+    }
+
+    fn build(self, burst: Option<u64>) -> Result<Limit, LimitError> {
+        let mut rule = self;
+        check_quota(&rule)?;
+        match (&mut rule.algorithm, burst) {
+            (Algorithm::TokenBucket { burst }, Some(units)) => *burst = units,
+            (_, Some(units)) => {
+                return Err(rule.error("burst", units, "nothing: only a token bucket has a burst"));
+            }
+            (_, None) => {}
+        }
+        let capacity = rule.capacity();
+        if capacity == 0 || capacity > MAX_UNITS {
+            return Err(rule.error("burst", capacity, "1 to 2^40 units"));
+        }
+        if rule.max_keys == 0 || rule.max_keys > MAX_KEYS {
+            return Err(rule.error("max_keys", rule.max_keys, "1 to 2^28 keys"));
+        }
+        let Quota { units, period } = rule.quota;
+        let mut largest_cost = capacity;
+        let meter = match rule.algorithm {
+            Algorithm::TokenBucket { burst } => Meter::token_bucket(units, period, burst),
+            Algorithm::LeakyBucket { queue } if queue == 0 || queue > MAX_UNITS => {
+                return Err(rule.error("queue", queue, "1 to 2^40 units"));
+            }
+            Algorithm::LeakyBucket { queue } => {
+                largest_cost = queue;
+                Meter::leaky_bucket(units, period, queue)
+            }
+            Algorithm::FixedWindow if rule.windows == Windows::Months => Meter::months(units),
+            Algorithm::FixedWindow => Meter::fixed_window(units, period),
+            Algorithm::SlidingWindow { precision } => {
+                check_precision(&rule, precision)?;
+                Meter::stock(units)
+            }
+            Algorithm::Concurrency => Meter::stock(units),
+        };
+        Ok(Limit { largest_cost, queue: largest_cost, rule, meter, further: None })
+    }
+
     fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
@@ -610,7 +725,8 @@ mod tests {
             (Limit::fixed_window("a", Quota::per_second(1)).burst(5), "burst"),
             (Limit::token_bucket("a", Quota::per_second(1)).max_keys(0), "max_keys"),
             (Limit::token_bucket("a", Quota::per_second(1)).precision(5), "precision"),
-            (Limit::token_bucket("a", Quota::per_second(1)).queue(5), "queue"),
+            (Limit::concurrency("a", 5).and(Quota::per_second(1)), "quota"),
+            (Limit::monthly("a", 5).and(Quota::per_second(1)), "quota"),
             (Limit::leaky_bucket("a", Quota::per_second(1)).queue(0), "queue"),
             (Limit::leaky_bucket("a", Quota::per_second(1)).burst(5), "burst"),
             (Limit::sliding_window("a", Quota::per_second(1)).precision(0), "precision"),

@@ -1,15 +1,21 @@
 //! The handle that users hold.
 
-use std::sync::Arc;
+#[cfg(feature = "acquire")]
+use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "acquire")]
+use crate::acquire::{Acquire, Lines, Wanted};
+#[cfg(feature = "http")]
+use crate::bands::Receipt;
 use crate::{
+    bands::Bands,
     clock::Clock,
     decision::Decision,
-    error::CostError,
+    error::{CostError, Refusal},
     handle::KeyHandle,
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
-    table::Table,
+    permit::Permit,
 };
 
 /// One limit, ready to decide.
@@ -31,9 +37,11 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    table: Arc<Table>,
+    bands: Bands,
     clock: Clock,
     hasher: KeyHasher,
+    #[cfg(feature = "acquire")]
+    lines: Arc<Lines>,
 }
 
 impl Limiter {
@@ -44,12 +52,18 @@ impl Limiter {
 
     /// A limiter that belongs to no fleet and reads another clock, such as a [`ManualClock`](crate::ManualClock).
     pub fn with_clock(limit: Limit, clock: impl Into<Clock>) -> Self {
-        Self::from_parts(Arc::new(Table::new(limit)), clock.into(), KeyHasher::default())
+        Self::from_parts(Bands::new(limit), clock.into(), KeyHasher::default())
     }
 
-    /// A limiter over a table that gossip tells of the fleet.
-    pub(crate) fn from_parts(table: Arc<Table>, clock: Clock, hasher: KeyHasher) -> Self {
-        Self { table, clock, hasher }
+    /// A limiter over tables that gossip tells of the fleet.
+    pub(crate) fn from_parts(bands: Bands, clock: Clock, hasher: KeyHasher) -> Self {
+        Self {
+            bands,
+            clock,
+            hasher,
+            #[cfg(feature = "acquire")]
+            lines: Arc::default(),
+        }
     }
 
     /// Decides a request of one unit, and spends the unit if it is allowed. A refused request costs nothing.
@@ -71,21 +85,81 @@ impl Limiter {
 
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
-        let wall = self.table.meter().needs_wall();
-        self.table.check(key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
+        if !self.bands.is_single() {
+            return self.bands.check(key, cost, self.clock.precise());
+        }
+        let table = self.bands.first();
+        let wall = table.meter().needs_wall();
+        table.check(key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
+    }
+
+    /// Spends `cost` units in advance, for work that may turn out dearer, cheaper or free: the [`Permit`] corrects the
+    /// cost, or gives it back.
+    ///
+    /// # Errors
+    /// What was refused, and until when. Nothing is spent.
+    pub fn reserve(&self, key: impl KeySource, cost: u64) -> Result<Permit, Refusal<'_>> {
+        self.limit().check_fits(cost)?;
+        Permit::reserve(&self.bands, &self.clock, self.hasher.key(key), cost)
+    }
+
+    /// Waits until `cost` units are there, and spends them; the [`Permit`](crate::Permit) can correct the cost.
+    ///
+    /// Those who wait for a key are served in the order they came, by the first poll of their futures. [`check`](Self::check)
+    /// and [`reserve`](Self::reserve) do not stand in line, and may take what is there in between. Dropping the future gives up its
+    /// place, and gives back what was spent for it. Units that come back within 5 ms may be spent at once; the future is
+    /// ready when they have come.
+    ///
+    /// It waits in a task of a tokio runtime with time enabled, or, where the limiter was given a
+    /// [`ManualClock`](crate::ManualClock), in a task of any runtime until that clock has been moved far enough. (The
+    /// system's clock does not follow `tokio::time::pause`; such tests take a manual clock.)
+    ///
+    /// # Errors
+    /// At once, where the cost could never pass, or where requests for [`Limit::queue`] units wait already.
+    #[cfg(feature = "acquire")]
+    pub fn acquire(&self, key: impl KeySource, cost: u64) -> Acquire<'_> {
+        self.wanted(self.hasher.key(key), cost, None).acquire()
+    }
+
+    /// The same, but waits no longer than `timeout`.
+    ///
+    /// # Errors
+    /// At once, also where the units could not come in time, even if nobody else spends; and otherwise when the time has
+    /// passed.
+    #[cfg(feature = "acquire")]
+    pub fn acquire_timeout(&self, key: impl KeySource, cost: u64, timeout: Duration) -> Acquire<'_> {
+        self.wanted(self.hasher.key(key), cost, Some(timeout)).acquire()
+    }
+
+    #[cfg(feature = "acquire")]
+    fn wanted(&self, key: Key, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
+        Wanted { bands: &self.bands, clock: &self.clock, lines: &self.lines, key, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self, key: impl KeySource) -> Decision<'_> {
-        self.table.peek(self.hasher.key(key), 1, self.clock.precise())
+        self.bands.peek(self.hasher.key(key), 1, self.clock.precise())
+    }
+
+    /// What [`check_cost`](Self::check_cost) would answer now; spends nothing, and takes no room for a new key.
+    ///
+    /// # Errors
+    /// A cost above the limit's capacity could never pass.
+    pub fn peek_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
+        self.limit().check_fits(cost)?;
+        Ok(self.bands.peek(self.hasher.key(key), cost, self.clock.precise()))
     }
 
     /// Gives back up to `units` that this node spent on `key` in the current epoch, and returns how many it took back.
     ///
     /// Never mints credit: the level stays at or below the capacity, and units that another node spent, that were
     /// given back already, or whose epoch is over, are not given back.
+    ///
+    /// Which units it were, nobody says; where that matters, [`reserve`](Self::reserve) them. Right after the turn of a
+    /// window, until the next heartbeat, units of the last one may come back in place of what peers have spent in
+    /// this one.
     pub fn refund(&self, key: impl KeySource, units: u64) -> u64 {
-        self.table.refund(self.hasher.key(key), units, self.clock.precise())
+        self.bands.refund(self.hasher.key(key), units, self.clock.precise())
     }
 
     /// Digests a key once, for a caller that checks it often or against several limits of one mesh.
@@ -100,25 +174,50 @@ impl Limiter {
         &self.hasher
     }
 
-    /// The clock that this limiter decides by.
+    /// Spends `cost` units if they are there, and says where. A cost that can never pass is refused.
     #[cfg(feature = "http")]
+    pub(crate) fn spend(&self, key: Key, cost: u64) -> (Decision<'_>, Receipt) {
+        if self.limit().check_fits(cost).is_err() {
+            return (self.bands.peek(key, cost, self.clock.precise()), Receipt::default());
+        }
+        let wall = self.bands.first().meter().needs_wall();
+        self.bands.take(key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
+    }
+
+    /// Gives back units that were spent there.
+    #[cfg(feature = "http")]
+    pub(crate) fn give_back(&self, receipt: &Receipt, units: u64) {
+        self.bands.give_back(receipt, units, self.clock.precise());
+    }
+
+    pub(crate) fn bands(&self) -> &Bands {
+        &self.bands
+    }
+
+    /// The clock that this limiter decides by.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
     /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
     pub fn handle(&self, key: impl KeySource) -> KeyHandle {
-        KeyHandle::new(Arc::clone(&self.table), self.clock.clone(), self.hasher.key(key))
+        KeyHandle::new(
+            self.bands.clone(),
+            self.clock.clone(),
+            self.hasher.key(key),
+            #[cfg(feature = "acquire")]
+            Arc::clone(&self.lines),
+        )
     }
 
     /// The limit.
     pub fn limit(&self) -> &Limit {
-        self.table.limit()
+        self.bands.limit()
     }
 
     /// How many keys are held now.
     pub fn live_keys(&self) -> usize {
-        self.table.live_keys()
+        self.bands.first().live_keys()
     }
 }
 

@@ -15,14 +15,17 @@ use tokio::{
 };
 
 use crate::{
+    bands::Bands,
     clock::Clock,
     config::{Config, GossipKnobs, TlsIdentity},
+    error::{Refusal, RefusedBy},
     gossip::{Gossip, GossipConfig, Status},
-    key::KeyHasher,
+    key::{KeyHasher, KeySource},
     limiter::Limiter,
     net::{Engine, IdentityError, LinkStatus, Mode, Net, RefusedCounts, Start, StartError, Supervisor, lock},
     node::{Incarnation, NodeId},
-    table::Table,
+    permit::Permits,
+    together,
 };
 
 /// A node that stops is given up on after this time; it takes about one second when peers do not answer.
@@ -79,9 +82,10 @@ impl Mesh {
         })?;
         let net = Arc::new(net);
         let wake = Arc::new(Notify::new());
-        let tables = config.limits.into_iter().map(Table::new).map(Arc::new).collect::<Vec<_>>();
+        let bands = config.limits.into_iter().map(Bands::new).collect::<Vec<_>>();
+        let tables = bands.iter().flat_map(Bands::tables).cloned().collect();
         let hasher = KeyHasher::new(config.digest, &config.secret);
-        let limiters = limiters(&tables, &clock, &hasher);
+        let limiters = limiters(bands, &clock, &hasher);
         let peers = net.peers().cloned().collect();
         let gossip_config = gossip_config(config.node.clone(), config.cluster, peers, &config.gossip);
         let engine = Engine { config: gossip_config, tables, clock: clock.clone(), wake };
@@ -96,6 +100,48 @@ impl Mesh {
     /// one state.
     pub fn limiter(&self, name: &str) -> Option<Limiter> {
         self.limiters.get(name).cloned()
+    }
+
+    /// Decides a request that several limits have to let pass, all or none, like [`check_all`](crate::check_all). Each
+    /// entry names its limit, or is a limiter.
+    ///
+    /// ```no_run
+    /// # fn login(mesh: &ratemesh::Mesh, address: std::net::IpAddr, name: &str) -> Result<(), ratemesh::Refused> {
+    /// let by_address = mesh.limiter("by-address").ok_or(ratemesh::Refusal::NoSuchLimit)?;
+    /// mesh.check_all([("by-address", by_address.key(address), 1), ("by-name", by_address.key(name), 1)])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Which limit refused, and why, or which does not exist. Nothing is spent.
+    pub fn check_all<'a, K: KeySource>(
+        &'a self,
+        asks: impl IntoIterator<Item = (impl WhichLimit<'a>, K, u64)>,
+    ) -> Result<(), RefusedBy<'a>> {
+        together::check_all(self.look_up(asks)?)
+    }
+
+    /// Reserves units of several limits, all or none, like [`reserve_all`](crate::reserve_all).
+    ///
+    /// # Errors
+    /// Which limit refused, and why, or which does not exist. Nothing is spent.
+    pub fn reserve_all<'a, K: KeySource>(
+        &'a self,
+        asks: impl IntoIterator<Item = (impl WhichLimit<'a>, K, u64)>,
+    ) -> Result<Permits, RefusedBy<'a>> {
+        together::reserve_all(self.look_up(asks)?)
+    }
+
+    fn look_up<'a, K: KeySource>(
+        &'a self,
+        asks: impl IntoIterator<Item = (impl WhichLimit<'a>, K, u64)>,
+    ) -> Result<Vec<(&'a Limiter, K, u64)>, RefusedBy<'a>> {
+        let find = |(index, (which, key, cost)): (usize, _)| match WhichLimit::find(which, self) {
+            Some(limiter) => Ok((limiter, key, cost)),
+            None => Err(RefusedBy { index, refusal: Refusal::NoSuchLimit }),
+        };
+        asks.into_iter().enumerate().map(find).collect()
     }
 
     /// This node's name.
@@ -155,6 +201,24 @@ impl Mesh {
     }
 }
 
+/// What says which limit is meant: its name, or a limiter.
+pub trait WhichLimit<'a> {
+    /// The limiter that is meant.
+    fn find(self, mesh: &'a Mesh) -> Option<&'a Limiter>;
+}
+
+impl<'a> WhichLimit<'a> for &'a Limiter {
+    fn find(self, _mesh: &'a Mesh) -> Option<&'a Limiter> {
+        Some(self)
+    }
+}
+
+impl<'a> WhichLimit<'a> for &str {
+    fn find(self, mesh: &'a Mesh) -> Option<&'a Limiter> {
+        mesh.limiters.get(self)
+    }
+}
+
 impl fmt::Debug for Mesh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mesh")
@@ -171,9 +235,9 @@ impl Drop for Mesh {
     }
 }
 
-fn limiters(tables: &[Arc<Table>], clock: &Clock, hasher: &KeyHasher) -> HashMap<String, Limiter> {
-    let named = tables.iter().map(|table| {
-        let limiter = Limiter::from_parts(table.clone(), clock.clone(), hasher.clone());
+fn limiters(bands: Vec<Bands>, clock: &Clock, hasher: &KeyHasher) -> HashMap<String, Limiter> {
+    let named = bands.into_iter().map(|bands| {
+        let limiter = Limiter::from_parts(bands, clock.clone(), hasher.clone());
         (limiter.limit().name().to_owned(), limiter)
     });
     named.collect()

@@ -10,23 +10,26 @@ use crate::gossip::{PeerState, Status};
 ///
 /// | name | kind | labels | what |
 /// |---|---|---|---|
-/// | `ratemesh_checks_total` | counter | `limit` | checks decided by this node |
-/// | `ratemesh_denials_total` | counter | `limit` | of which refused |
-/// | `ratemesh_live_keys` | gauge | `limit` | keys held |
+/// | `ratemesh_checks_total` | counter | `limit`, `quota` | checks decided by this node |
+/// | `ratemesh_denials_total` | counter | `limit`, `quota` | of which refused |
+/// | `ratemesh_live_keys` | gauge | `limit`, `quota` | keys held |
 /// | `ratemesh_peer_up` | gauge | `peer` | 1 while the peer is heard |
 /// | `ratemesh_peer_rtt_seconds` | gauge | `peer` | smoothed round-trip time |
 /// | `ratemesh_peer_versions_behind` | gauge | `peer` | changes that the peer has not acknowledged |
 /// | `ratemesh_bytes_sent_total`, `ratemesh_bytes_received_total` | counter | `peer` | gossip, without what QUIC adds |
 /// | `ratemesh_local_only` | gauge | | 1 while some peer cannot be heard |
 /// | `ratemesh_refused_total` | counter | `reason` | what was not taken in of what peers sent |
-/// | `ratemesh_peer_refused_total` | counter | `peer` | shares of that peer that were not taken in, or not in full |
-/// | `ratemesh_renewals_total` | counter | | new incarnations, since a peer had heard of more than was spent here |
+///
+/// A quota is written as units and period: `1000/1s`, `10000/86400s`. A limit with several has a row for each.
 pub fn record(status: &Status) {
     for limit in &status.limits {
-        let name = limit.name.clone();
-        counter!("ratemesh_checks_total", "limit" => name.clone()).absolute(limit.checks);
-        counter!("ratemesh_denials_total", "limit" => name.clone()).absolute(limit.denials);
-        gauge!("ratemesh_live_keys", "limit" => name).set(limit.live_keys as f64);
+        let labels = [
+            ("limit", limit.name.clone()),
+            ("quota", format!("{}/{:?}", limit.quota.units(), limit.quota.period())),
+        ];
+        counter!("ratemesh_checks_total", &labels).absolute(limit.checks);
+        counter!("ratemesh_denials_total", &labels).absolute(limit.denials);
+        gauge!("ratemesh_live_keys", &labels).set(limit.live_keys as f64);
     }
     for peer in &status.peers {
         let name = peer.node.to_string();

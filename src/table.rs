@@ -10,6 +10,7 @@
 
 mod careful;
 pub(crate) mod flow;
+pub(crate) mod give_back;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
@@ -37,6 +38,7 @@ use crate::{
 };
 use careful::Histories;
 use flow::SharedFlow;
+use give_back::{Elsewhere, Stripes, Witness};
 use lanes::Lanes;
 use marks::{Marks, Wake};
 use slab::{CLEAN, Cell, SILENT, Slab};
@@ -136,6 +138,8 @@ pub(crate) struct Table {
     room: Room,
     lanes: Lanes,
     pub(crate) marks: Marks,
+    /// Held by who gives back in a slot, or ends a key's life or epoch there.
+    stripes: Stripes,
     /// What peers are expected to spend on the hottest keys; the first is never used.
     pub(crate) forecasts: Box<[SharedFlow]>,
     /// Whether new keys start at nothing, in millionths of the capacity.
@@ -184,6 +188,7 @@ impl Table {
             room: Room::default(),
             lanes: Lanes::new(),
             marks: Marks::new(),
+            stripes: Stripes::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
             initial: AtomicU32::new(MILLION),
             histories: limit.cut().map(Histories::new),
@@ -250,7 +255,7 @@ impl Table {
         self.decide(known.load(Ordering::Relaxed), key, cost, now, precise, remember)
     }
 
-    /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
+    /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `witness` is told.
     ///
     /// What is here is what nearly every check goes through, and all that is put into its callers' code. Here and below,
     /// each answer is made where it is returned, and the arguments are numbers: what is copied through memory in pieces of
@@ -263,7 +268,7 @@ impl Table {
         cost: u64,
         now: Now,
         precise: impl Fn() -> Now + Copy,
-        remember: impl Fn(u32) + Copy,
+        witness: impl Witness + Copy,
     ) -> Decision<'_> {
         let Stance { basis, verdict } = self.stance();
         if verdict == Verdict::Level
@@ -275,16 +280,17 @@ impl Table {
             match cell.level.try_to_spend(meter, meter.earned(now), 0, cost, holds) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Decision::by_meter(&self.limit, true, basis, level, cost, now);
                 }
                 Outcome::Denied { level } => {
-                    return self.look_again(slot, key, cost, now, level, precise, remember);
+                    return self.look_again(slot, key, cost, now, level, precise, witness);
                 }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, witness),
                 Outcome::Gone | Outcome::Contended => {}
             }
         }
-        self.decide_at_length(slot, key, cost, now, precise, remember)
+        self.decide_at_length(slot, key, cost, now, precise, witness)
     }
 
     /// The same whatever is in the way.
@@ -296,31 +302,35 @@ impl Table {
         cost: u64,
         mut now: Now,
         precise: impl Fn() -> Now + Copy,
-        remember: impl Fn(u32) + Copy,
+        witness: impl Witness + Copy,
     ) -> Decision<'_> {
         loop {
             if let Some(cell) = self.slab.get(slot) {
                 let stance = self.stance();
                 if stance.verdict == Verdict::Careful {
-                    if let Some(decision) = self.decide_carefully(slot, cell, key, cost, precise()) {
+                    if let Some(decision) = self.decide_carefully(slot, cell, key, cost, precise(), &witness)
+                    {
                         return decision;
                     }
                 } else if stance.verdict != Verdict::Level {
-                    if let Some(decision) = self.decide_regardless(slot, cell, key, cost, now, stance) {
+                    if let Some(decision) =
+                        self.decide_regardless(slot, cell, key, cost, now, stance, &witness)
+                    {
                         return decision;
                     }
                 } else {
                     match self.spend(cell, key, cost, now) {
                         Outcome::Allowed { level, spent } => {
                             self.note_spent(slot, cell, spent, now);
+                            witness.spent(slot, key, spent);
                             let (limit, basis) = (&self.limit, stance.basis);
                             return Decision::by_meter(limit, true, basis, level, cost, now);
                         }
                         Outcome::Denied { level } => {
-                            return self.look_again(slot, key, cost, now, level, precise, remember);
+                            return self.look_again(slot, key, cost, now, level, precise, witness);
                         }
                         Outcome::Full => {
-                            return self.look_again(slot, key, cost, now, FULL, precise, remember);
+                            return self.look_again(slot, key, cost, now, FULL, precise, witness);
                         }
                         Outcome::Gone | Outcome::Contended => {}
                     }
@@ -334,10 +344,10 @@ impl Table {
                 self.insert(key, now)
             };
             let Some(found) = known.or_else(insert) else {
-                return self.check_without_room(cost, now, precise);
+                return self.check_without_room(cost, now, precise, &witness);
             };
             slot = found;
-            remember(slot);
+            witness.found(slot);
         }
     }
 
@@ -355,7 +365,13 @@ impl Table {
     }
 
     #[cold]
-    fn check_without_room(&self, cost: u64, now: Now, precise: impl Fn() -> Now + Copy) -> Decision<'_> {
+    fn check_without_room(
+        &self,
+        cost: u64,
+        now: Now,
+        precise: impl Fn() -> Now + Copy,
+        witness: &dyn Witness,
+    ) -> Decision<'_> {
         let basis = self.stance().basis;
         match self.limit.on_full() {
             OnFull::Open => {
@@ -367,7 +383,10 @@ impl Table {
                 Decision::by_meter(&self.limit, false, basis, 0, cost, now)
             }
             // Its slot is its own, so there is always room for it.
-            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, |_| ()),
+            OnFull::SharedBucket => {
+                let witness = Elsewhere(witness);
+                self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, witness)
+            }
         }
     }
 
@@ -383,11 +402,11 @@ impl Table {
         coarse: Now,
         mut level: i64,
         precise: impl Fn() -> Now + Copy,
-        remember: impl Fn(u32) + Copy,
+        witness: impl Witness + Copy,
     ) -> Decision<'_> {
         let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
         let Some(cell) = self.slab.get(slot) else {
-            return self.decide_at_length(slot, key, cost, coarse, precise, remember);
+            return self.decide_at_length(slot, key, cost, coarse, precise, witness);
         };
         let (mut now, mut exact) = (coarse, false);
         loop {
@@ -406,12 +425,13 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Decision::by_meter(limit, true, basis, level, cost, now);
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
                 Outcome::Gone | Outcome::Contended => {
-                    return self.decide_at_length(slot, key, cost, coarse, precise, remember);
+                    return self.decide_at_length(slot, key, cost, coarse, precise, witness);
                 }
             }
         }
@@ -424,6 +444,7 @@ impl Table {
         level != FULL || !self.meter().needs_wall()
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
     #[cold]
     fn decide_regardless(
         &self,
@@ -433,12 +454,14 @@ impl Table {
         cost: u64,
         now: Now,
         stance: Stance,
+        witness: &dyn Witness,
     ) -> Option<Decision<'_>> {
         let Stance { basis, verdict } = stance;
         let allowed = verdict == Verdict::Open;
         if allowed {
             let spent = cell.level.spend_anyway(cost, || cell.holds(key))?;
             self.note_spent(slot, cell, spent, now);
+            witness.spent(slot, key, spent);
         } else if cell.holds(key) {
             self.count_denied(slot, cell, cost, now);
         } else {
@@ -512,31 +535,6 @@ impl Table {
             Verdict::Closed => false,
         };
         Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now, waits }
-    }
-
-    /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
-    pub(crate) fn refund(&self, key: Key, units: u64, now: Now) -> u64 {
-        self.hold(key, |slot, cell| self.refund_to(slot, cell, units, now)).unwrap_or(0)
-    }
-
-    fn refund_to(&self, slot: u32, cell: &Cell, units: u64, now: Now) -> u64 {
-        let spent = cell.level.spent();
-        if spent & DEAD != 0 {
-            return 0;
-        }
-        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
-        let mut given = 0;
-        let _ = cell.refunded.fetch_update(Ordering::AcqRel, Ordering::Acquire, |refunded| {
-            given = units.min(in_epoch.saturating_sub(refunded));
-            (given > 0).then_some(refunded + given)
-        });
-        if given > 0 {
-            self.put_back(slot, cell, self.meter().fixed(given), now);
-            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell, now);
-            }
-        }
-        given
     }
 
     /// Units that this node has ever spent in the slot that holds `key`.

@@ -26,9 +26,14 @@ fn window() -> LimitBuilder {
     Limit::fixed_window("window", Quota::per_day(100))
 }
 
+/// Two quotas, of which the second soon refuses.
+fn bands() -> LimitBuilder {
+    Limit::token_bucket("bands", Quota::per_second(1_000)).and(Quota::per_day(100))
+}
+
 /// Checks `key` once, so that it is known, and then many times.
 fn assert_checks_allocate_nothing(what: &str, key: impl KeySource + Copy) {
-    for limit in [ample(), scarce(), fast(), window()] {
+    for limit in [ample(), scarce(), fast(), window(), bands()] {
         let limiter = Limiter::new(limit.build().unwrap());
         let _ = limiter.check(key);
         let (allocations, admitted) =
@@ -90,7 +95,7 @@ fn costs_refunds_and_peeks_allocate_nothing() {
 
 #[test]
 fn checks_through_a_handle_allocate_nothing() {
-    for limit in [ample(), scarce(), fast(), window()] {
+    for limit in [ample(), scarce(), fast(), window(), bands()] {
         let limiter = Limiter::new(limit.build().unwrap());
         let handle = limiter.handle(("tenant-42", "orders"));
         let _ = handle.check();

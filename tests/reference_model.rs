@@ -137,6 +137,11 @@ impl Bucket {
         }
     }
 
+    /// Nothing that comes back takes the level above the capacity.
+    fn give_back(&mut self, units: u64) {
+        self.level += self.cost(units).min((self.capacity() - self.level).max(0));
+    }
+
     fn cost(&self, cost: u64) -> i128 {
         i128::from(cost) * self.period()
     }
@@ -240,8 +245,8 @@ impl Scenario {
         let given = self.limiter.refund("key", units);
         prop_assert_eq!(given, units.min(self.outstanding));
         self.outstanding -= given;
-        self.model.level += self.model.cost(given);
-        self.bound.level += self.bound.cost(given);
+        self.model.give_back(given);
+        self.bound.give_back(given);
         Ok(())
     }
 }

@@ -9,7 +9,10 @@
 //! again from there, and admit as much more than its capacity in an instant. So a check that finds the bucket full is
 //! told so, and puts the lid on at the precise time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use super::Meter;
 
@@ -106,6 +109,41 @@ impl Level {
         }
     }
 
+    /// Spends as many of so many units as leave the level at `floor` or above, if that is the least of them; says how
+    /// many, too.
+    pub(crate) fn spend_down_to(
+        &self,
+        meter: &Meter,
+        earned: u64,
+        drawn: i64,
+        units: RangeInclusive<u64>,
+        floor: i64,
+        alive: impl Fn() -> bool,
+    ) -> (u64, Outcome) {
+        let mut spent = self.spent.load(Ordering::Acquire);
+        loop {
+            if spent & DEAD != 0 || !alive() {
+                return (0, Outcome::Gone);
+            }
+            let above = above(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire));
+            if above > 0 {
+                return (0, Outcome::Full);
+            }
+            let level = above.saturating_add(meter.capacity);
+            let cost = meter.whole(level.saturating_sub(floor)).min(*units.end());
+            if level < floor || cost < *units.start() || spent > MOST_SPENT {
+                return (0, Outcome::Denied { level });
+            }
+            match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    let level = level - meter.fixed(cost);
+                    return (cost, Outcome::Allowed { level, spent: spent + cost });
+                }
+                Err(seen) => spent = seen,
+            }
+        }
+    }
+
     /// Spends `cost` units whatever the level, which may go below zero.
     pub(crate) fn spend_anyway(&self, cost: u64, alive: impl Fn() -> bool) -> Option<u64> {
         let mut spent = self.spent.load(Ordering::Acquire);
@@ -172,6 +210,20 @@ impl Level {
     /// Takes `amount` off the level, or gives it back where it is negative, without a floor or a lid.
     pub(crate) fn shift(&self, amount: i64) {
         self.offset.fetch_add(amount as u64, Ordering::AcqRel);
+    }
+
+    /// Gives `amount` back to the level, but nothing above the capacity; returns what was given.
+    pub(crate) fn credit_to_capacity(&self, meter: &Meter, earned: u64, drawn: i64, amount: i64) -> i64 {
+        loop {
+            let spent = self.spent.load(Ordering::Acquire) & !DEAD;
+            let offset = self.offset.load(Ordering::Acquire);
+            let level = self.raw(meter, earned, drawn, spent, offset);
+            let given = amount.min(meter.capacity.saturating_sub(level)).max(0);
+            let moved = offset.wrapping_sub(given as u64);
+            if self.offset.compare_exchange(offset, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return given;
+            }
+        }
     }
 
     /// Puts the level at `level`, whatever it was.

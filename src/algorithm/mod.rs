@@ -158,6 +158,11 @@ impl Meter {
         }
     }
 
+    /// Whether what was spent at one time may still be given back at another: units of a window only while it lasts.
+    pub(crate) fn is_returnable(&self, spent_at: Now, now: Now) -> bool {
+        self.window(spent_at) == self.window(now)
+    }
+
     /// Nanoseconds until `amount` more will have been earned, rounded up; 0 for nothing.
     pub(crate) fn nanos_to_earn(&self, amount: i64, now: Now) -> u64 {
         let Ok(amount @ 1..) = u64::try_from(amount) else { return 0 };
@@ -176,6 +181,14 @@ impl Meter {
             Refill::Steps(steps) => steps.earned_within(nanos, now.wall),
             Refill::Months(months) => months.earned_within(nanos, now.wall),
             Refill::Never => 0,
+        }
+    }
+
+    /// What may be spent before it is earned: what the next `nanos` bring for certain, where units come continuously.
+    pub(crate) fn earned_ahead(&self, nanos: u64) -> u64 {
+        match &self.refill {
+            Refill::Linear(linear) => linear.earned_in(nanos),
+            Refill::Steps(_) | Refill::Months(_) | Refill::Never => 0,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{key::Digest, limit::Limit, node::NodeId};
 
 /// The most peers that a node can be given.
 pub const MAX_PEERS: usize = 1_000;
-/// The most limits that a node can be given.
+/// The most limits that a node can be given, and the most quotas that they can have together.
 pub const MAX_LIMITS: usize = 256;
 /// The shortest secret that is taken, in bytes.
 pub const MIN_SECRET_BYTES: usize = 16;
@@ -325,10 +325,12 @@ pub(super) fn check_limits(limits: &[Limit]) -> Result<(), ConfigError> {
     if limits.is_empty() {
         return Err(ConfigError::missing("limit", "at least one [[limit]] with a name and a rate"));
     }
-    if limits.len() > MAX_LIMITS {
+    let quotas: usize = limits.iter().map(|limit| limit.quotas().count()).sum();
+    if limits.len() > MAX_LIMITS || quotas > MAX_LIMITS {
+        let what = if limits.len() > MAX_LIMITS { "limits" } else { "quotas in all limits" };
         return Err(ConfigError::refused(
             "limit",
-            format_args!("{} limits; at most {MAX_LIMITS}", limits.len()),
+            format_args!("{} {what}; at most {MAX_LIMITS}", limits.len().max(quotas)),
         ));
     }
     let mut names = HashSet::new();

@@ -4,13 +4,18 @@
 //! rule (`NodeId`, `Limit`, the builder), and the error is given the line of its key on the way out.
 
 use std::{
+    fmt,
     fs::File,
     io::{self, Read as _},
+    marker::PhantomData,
     path::Path,
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IntoDeserializer as _, SeqAccess, Visitor},
+};
 
 use super::{
     Config, ConfigBuilder, ConfigError, builder,
@@ -93,17 +98,66 @@ struct GossipForm {
 pub(crate) struct LimitForm {
     name: Option<String>,
     algorithm: Option<String>,
-    rate: Option<String>,
+    rate: Option<OneOrMany<String>>,
     quota: Option<i64>,
     period: Option<String>,
-    burst: Option<i64>,
+    burst: Option<OneOrMany<i64>>,
     permits: Option<i64>,
-    queue: Option<i64>,
     precision: Option<i64>,
     windows: Option<String>,
     on_partition: Option<String>,
     max_keys: Option<i64>,
     on_full: Option<String>,
+    queue: Option<i64>,
+}
+
+/// A value, or a list of them.
+struct OneOrMany<T>(Vec<T>);
+
+impl<T> OneOrMany<T> {
+    fn as_slice(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
+    }
+}
+
+struct OneOrManyVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
+    type Value = OneOrMany<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value or a list of them")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        T::deserialize(text.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        T::deserialize(number.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Self::Value, E> {
+        T::deserialize(number.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(|one| OneOrMany(vec![one]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut many = Vec::new();
+        while let Some(one) = list.next_element()? {
+            many.push(one);
+        }
+        Ok(OneOrMany(many))
+    }
 }
 
 /// Reads a file.
@@ -246,12 +300,12 @@ fn limit(index: usize, form: LimitForm) -> Result<Limit, ConfigError> {
 
 fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, ConfigError> {
     let key = |field: &str| format!("limit[{index}].{field}");
-    let mut builder = start(name, form, &key)?;
-    if let Some(burst) = whole(&key("burst"), form.burst)? {
-        builder = builder.burst(burst);
-    }
-    if let Some(queue) = whole(&key("queue"), form.queue)? {
-        builder = builder.queue(queue);
+    let bursts = form.burst.as_ref().map_or(&[][..], OneOrMany::as_slice);
+    let mut bursts = bursts.iter().map(|burst| whole(&key("burst"), Some(*burst)));
+    let (builder, further) = start(name, form, &key)?;
+    let mut builder = with_burst(builder, bursts.next())?;
+    for quota in further {
+        builder = with_burst(builder.and(quota), bursts.next())?;
     }
     if let Some(precision) = form.precision {
         let wanted = "1 to 1,000 sub-windows";
@@ -270,7 +324,22 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
     if let Some(text) = &form.on_full {
         builder = builder.on_full(choice(&key("on_full"), text, &ON_FULL)?);
     }
+    if let Some(units) = form.queue {
+        let wanted = "a whole number of units, 0 or more";
+        builder =
+            builder.queue(u64::try_from(units).map_err(|_| ConfigError::value(key("queue"), units, wanted))?);
+    }
     builder.build().map_err(|error| refused_limit(&error, form, &key))
+}
+
+fn with_burst(
+    builder: LimitBuilder,
+    burst: Option<Result<Option<u64>, ConfigError>>,
+) -> Result<LimitBuilder, ConfigError> {
+    Ok(match burst.transpose()?.flatten() {
+        Some(burst) => builder.burst(burst),
+        None => builder,
+    })
 }
 
 /// An algorithm, and whether its windows are fixed.
@@ -292,8 +361,13 @@ const ALGORITHMS: [(&str, Start); 5] = [
 const WINDOWS: [(&str, Windows); 3] =
     [("aligned", Windows::Aligned), ("staggered", Windows::Staggered), ("months", Windows::Months)];
 
-/// Starts a limit of the algorithm that a form names, with the quota that this algorithm has.
-fn start(name: &str, form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<LimitBuilder, ConfigError> {
+/// Starts a limit of the algorithm that a form names, with the quota that this algorithm has; and the quotas that come on top
+/// of it.
+fn start(
+    name: &str,
+    form: &LimitForm,
+    key: &impl Fn(&str) -> String,
+) -> Result<(LimitBuilder, std::vec::IntoIter<Quota>), ConfigError> {
     let start = match &form.algorithm {
         None => Start::Rate(Limit::token_bucket),
         Some(text) => choice(&key("algorithm"), text, &ALGORITHMS)?,
@@ -307,8 +381,12 @@ fn start(name: &str, form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<
             "stands beside an algorithm that counts units a time; give rate, or algorithm = \"concurrency\"";
         return Err(ConfigError::refused(key("permits"), reason));
     }
+    let none = Vec::new().into_iter();
     Ok(match (start, windows) {
-        (Start::Rate(start), _) => start(name, quota(form, key)?),
+        (Start::Rate(start), _) => {
+            let (first, further) = quotas_of(form, key)?;
+            (start(name, first), further)
+        }
         (Start::Windows, Some(Windows::Months)) => {
             if form.rate.is_some() || form.period.is_some() {
                 let field = if form.rate.is_some() { "rate" } else { "period" };
@@ -316,11 +394,12 @@ fn start(name: &str, form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<
                 return Err(ConfigError::refused(key(field), reason));
             }
             let units = whole(&key("quota"), form.quota)?;
-            Limit::monthly(name, required(key("quota"), units, "a whole number of units a month")?)
+            (Limit::monthly(name, required(key("quota"), units, "a whole number of units a month")?), none)
         }
         (Start::Windows, windows) => {
-            let builder = Limit::fixed_window(name, quota(form, key)?);
-            if windows == Some(Windows::Staggered) { builder.staggered() } else { builder }
+            let (first, further) = quotas_of(form, key)?;
+            let builder = Limit::fixed_window(name, first);
+            (if windows == Some(Windows::Staggered) { builder.staggered() } else { builder }, further)
         }
         (Start::Permits, _) => {
             for (field, given) in [
@@ -334,9 +413,28 @@ fn start(name: &str, form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<
                 }
             }
             let permits = whole(&key("permits"), form.permits)?;
-            Limit::concurrency(name, required(key("permits"), permits, "how many there are at a time")?)
+            (
+                Limit::concurrency(name, required(key("permits"), permits, "how many there are at a time")?),
+                none,
+            )
         }
     })
+}
+
+/// A form's quotas, of which there is at least one, and no more bursts than quotas.
+fn quotas_of(
+    form: &LimitForm,
+    key: &impl Fn(&str) -> String,
+) -> Result<(Quota, std::vec::IntoIter<Quota>), ConfigError> {
+    let quotas = quotas(form, key)?;
+    let bursts = form.burst.as_ref().map_or(&[][..], OneOrMany::as_slice);
+    if bursts.len() > quotas.len() {
+        let held = format!("has {} entries, for {} rates; give one for each", bursts.len(), quotas.len());
+        return Err(ConfigError::refused(key("burst"), held));
+    }
+    let mut quotas = quotas.into_iter();
+    let first = quotas.next().unwrap_or(Quota::per_second(0));
+    Ok((first, quotas))
 }
 
 /// A number of units.
@@ -357,11 +455,16 @@ const ON_PARTITION: [(&str, OnPartition); 5] = [
 const ON_FULL: [(&str, OnFull); 3] =
     [("shared_bucket", OnFull::SharedBucket), ("open", OnFull::Open), ("closed", OnFull::Closed)];
 
-/// `rate = "1000/s"`, or `quota = 1000` with `period = "1s"`.
-fn quota(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Quota, ConfigError> {
+/// `rate = "1000/s"`, `rate = ["10/s", "1000/h"]`, or `quota = 1000` with `period = "1s"`.
+fn quotas(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Vec<Quota>, ConfigError> {
     match (&form.rate, form.quota, &form.period) {
-        (Some(rate), None, None) => {
-            parse_quota(rate).map_err(|error| ConfigError::refused(key("rate"), error))
+        (Some(rates), None, None) => {
+            if rates.as_slice().is_empty() {
+                return Err(ConfigError::refused(key("rate"), "is an empty list; give one rate at least"));
+            }
+            let quota =
+                |rate: &String| parse_quota(rate).map_err(|error| ConfigError::refused(key("rate"), error));
+            rates.as_slice().iter().map(quota).collect()
         }
         (Some(_), ..) => {
             Err(ConfigError::refused(key("rate"), "stands beside quota or period; give one or the other"))
@@ -371,7 +474,7 @@ fn quota(form: &LimitForm, key: &impl Fn(&str) -> String) -> Result<Quota, Confi
                 parse_duration(period).map_err(|error| ConfigError::refused(key("period"), error))?;
             let wanted = "a whole number of units, 1 or more";
             let units = u64::try_from(units).map_err(|_| ConfigError::value(key("quota"), units, wanted))?;
-            Ok(Quota::new(units, period))
+            Ok(vec![Quota::new(units, period)])
         }
         (None, Some(_), None) => {
             Err(ConfigError::missing(key("period"), "the quota's period, such as \"1s\""))

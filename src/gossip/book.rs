@@ -18,6 +18,7 @@ use crate::{
     table::{
         Table,
         flow::{Flow, Rate},
+        give_back::{Late, refunds_in},
         slab::{CLEAN, Cell},
     },
     time::{Now, Timestamp, saturating_nanos},
@@ -58,13 +59,14 @@ pub(super) struct Book {
     threshold: u64,
     /// Hot keys of which there has been news since expectations were worked out.
     touched: Vec<u32>,
+    /// Own shares of ended epochs that have changed, by slot, and that peers need to hear of.
+    ended: Vec<(u32, Published)>,
     /// The next slot to look at for what has retired.
     hand: u32,
     /// What each unreachable node is assumed to spend, in fixed point per second.
     assumed: f64,
     /// The most that one share can plausibly say, in units, net of what came back.
     plausible: u64,
-    closed: Vec<(u32, Published)>,
     /// Slots whose permits have to be carried into a new epoch.
     renewals: Vec<u32>,
     /// Whose permits do not count among those of others.
@@ -144,10 +146,10 @@ impl Book {
             window: table.meter().window(now).filter(|_| limit.has_common_epochs()),
             ahead: Vec::new(),
             touched: Vec::new(),
+            ended: Vec::new(),
             hand: 0,
             assumed: 0.0,
             plausible: PLAUSIBLE_EPOCHS.saturating_mul(admitted_in_an_epoch(limit)),
-            closed: Vec::new(),
             renewals: Vec::new(),
             gone: BTreeSet::new(),
             table,
@@ -214,45 +216,19 @@ impl Book {
         let epoch = self.epoch(now);
         if self.ledger.entry(slot, me, epoch).is_none() {
             // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
-            let held = self.table.limit().returns_on_drop() && Self::in_hand(cell) > 0;
+            let held = self.table.limit().permit_returns_on_drop() && Self::in_hand(cell) > 0;
             if !restate && !held && !self.has_unpublished(me, slot) {
                 return None;
             }
-            let closed = self.roll(me, slot, cell, now);
-            self.closed.extend(closed.map(|closed| (slot, closed)));
+            self.roll(me, slot, cell, now);
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
-        let share = Share { spent: in_epoch, refunded: cell.refunded.load(Ordering::Acquire) };
+        let share = Share { spent: in_epoch, refunded: self.refunded(cell, epoch) };
         let stamp = self.ledger.stamp(now.mono);
         let merged = self.ledger.merge(slot, me, epoch, share, stamp);
         self.ledger.touch(slot, me, epoch, stamp);
         let first = merged.previous.is_none();
         (merged.news || restate).then_some(Published { epoch, span_ms, first })
-    }
-
-    /// Begins a new epoch of this node's share: what the last one holds stays in it. Permits that are still held go over
-    /// into the new one, so that the last is over, of which peers have to hear: it is returned.
-    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) -> Option<Published> {
-        let last = self.newest_own(me, slot)?;
-        let stamp = self.ledger.stamp(now.mono);
-        let refunded = cell.refunded.swap(0, Ordering::AcqRel);
-        if self.table.limit().returns_on_drop() {
-            let over = Share { spent: last.share.spent, refunded: last.share.spent };
-            let news = self.ledger.merge(slot, me, last.epoch, over, stamp).news;
-            cell.base.fetch_add(refunded, Ordering::AcqRel);
-            return news.then_some(Published { epoch: last.epoch, span_ms: 0, first: false });
-        }
-        // What was spent since the last look, and given back already, is of the new epoch.
-        let old = refunded.min(last.share.spent);
-        cell.refunded.fetch_add(refunded - old, Ordering::AcqRel);
-        self.ledger.merge(slot, me, last.epoch, Share { refunded: old, ..last.share }, stamp);
-        cell.base.fetch_add(last.share.spent, Ordering::AcqRel);
-        None
-    }
-
-    /// Shares of former epochs that have ended with a change, which peers have to hear of.
-    pub(super) fn take_closed(&mut self) -> Vec<(u32, Published)> {
-        std::mem::take(&mut self.closed)
     }
 
     /// What this node spent in its current epoch and did not give back; of permits, those that are in use.
@@ -264,7 +240,7 @@ impl Book {
     /// Sets whose permits do not count among those of others, because they are this node's or their node is gone, and counts
     /// anew where that changes anything.
     pub(super) fn set_gone(&mut self, gone: &BTreeSet<ActorIndex>) {
-        if !self.table.limit().returns_on_drop() || self.gone == *gone {
+        if !self.table.limit().permit_returns_on_drop() || self.gone == *gone {
             return;
         }
         self.gone.clone_from(gone);
@@ -276,6 +252,68 @@ impl Book {
     fn recount(&mut self, slot: u32) {
         let Self { ledger, table, gone, .. } = self;
         ledger.recount(table, slot, |actor| !gone.contains(&actor));
+    }
+
+    /// Begins a new epoch of this node's share: what the last one holds stays in it, but for permits that are still held.
+    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) {
+        let Some(last) = self.newest_own(me, slot) else { return };
+        let window = self.window.map(|window| window as u16);
+        let share = self.table.end_epoch(slot, cell, last.share, window.map(|_| last.epoch), window);
+        self.note_ended(me, slot, last.epoch, share, now);
+    }
+
+    /// Writes down a share of an ended epoch, for peers to hear of if there is anything new in it.
+    fn note_ended(&mut self, me: ActorIndex, slot: u32, epoch: u16, share: Share, now: Now) {
+        let stamp = self.ledger.stamp(now.mono);
+        if self.ledger.merge(slot, me, epoch, share, stamp).news {
+            self.ended.push((slot, Published { epoch, span_ms: 0, first: false }));
+        }
+    }
+
+    /// Takes the shares of ended epochs that peers need to hear of.
+    pub(super) fn take_ended(&mut self) -> Vec<(u32, Published)> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Gives back units of ended epochs that were handed over: to their own epoch's share while there is one, and to the
+    /// level. Of those that have retired, or whose key was given up, nothing comes back.
+    pub(super) fn return_late(&mut self, me: ActorIndex, now: Now) {
+        let table = Arc::clone(&self.table);
+        for Late { slot, key, end, units } in table.marks.take_late() {
+            let Some(cell) = table.cell(slot).filter(|cell| cell.holds(key)) else { continue };
+            let Some(entry) = self.own_of(me, slot, cell, end) else { continue };
+            if cell.level.spent() & DEAD != 0
+                || self.ledger.is_retired(&entry, true, self.epoch(now), now.mono)
+            {
+                continue;
+            }
+            let given = units.min(entry.share.net());
+            if given > 0 {
+                let share = Share { refunded: entry.share.refunded + given, ..entry.share };
+                self.note_ended(me, slot, entry.epoch, share, now);
+                self.ledger.settle(&table, slot, -table.meter().fixed(given), 0, 0, now);
+            }
+        }
+    }
+
+    /// This node's share of an ended epoch that holds the unit up to which a slot's count came to `end`: the newest begins
+    /// at the cell's base, and each earlier one ends where the next begins.
+    fn own_of(&self, me: ActorIndex, slot: u32, cell: &Cell, end: u64) -> Option<Entry> {
+        let mut own: Vec<Entry> =
+            self.ledger.entries(slot).filter(|entry| entry.actor == me).copied().collect();
+        own.sort_by(|a, b| (b.epoch.wrapping_sub(a.epoch) as i16).cmp(&0));
+        let mut until = cell.base.load(Ordering::Acquire);
+        own.into_iter().skip(1).find(|entry| {
+            let from = until.saturating_sub(entry.share.spent);
+            let holds = from < end && end <= until;
+            until = from;
+            holds
+        })
+    }
+
+    /// Units given back in an epoch of this node's.
+    fn refunded(&self, cell: &Cell, epoch: u16) -> u64 {
+        refunds_in(cell.refunded.load(Ordering::Acquire), self.window.map(|_| epoch))
     }
 
     fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
@@ -321,9 +359,13 @@ impl Book {
     /// Whether this node has spent or given back units of which its share does not say.
     pub(super) fn has_unpublished(&self, me: ActorIndex, slot: u32) -> bool {
         let Some(cell) = self.table.cell(slot) else { return false };
-        let published = self.newest_own(me, slot).map_or(Share::default(), |entry| entry.share);
+        let newest = self.newest_own(me, slot);
+        let published = newest.map_or(Share::default(), |entry| entry.share);
         let spent = cell.level.spent();
-        let refunded = cell.refunded.load(Ordering::Acquire);
+        let window = self.window.map(|window| window as u16);
+        let epoch = newest.map(|entry| entry.epoch).or(window).unwrap_or(0);
+        let later = window.filter(|window| *window != epoch).map_or(0, |window| self.refunded(cell, window));
+        let refunded = self.refunded(cell, epoch).saturating_add(later);
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
         spent & DEAD == 0 && (in_epoch != published.spent || refunded > published.refunded)
     }
@@ -360,7 +402,8 @@ impl Book {
         let table = Arc::clone(&self.table);
         let Some(cell) = table.cell(slot) else { return };
         let meter = table.meter();
-        let own = Self::in_hand(cell).saturating_sub(included);
+        let own = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
+        let own = own.saturating_sub(self.refunded(cell, self.epoch(now))).saturating_sub(included);
         let level =
             meter.capacity().saturating_sub(meter.amount_of(missing)).saturating_sub(meter.fixed(own));
         self.ledger.set_level(&table, slot, level, now);
@@ -405,11 +448,11 @@ impl Book {
     pub(super) fn close_own(&mut self, former: ActorIndex) {
         for slot in 0..self.table.used_slots() {
             if let (Some(newest), Some(cell)) = (self.newest_own(former, slot), self.table.cell(slot)) {
-                let refunded = cell.refunded.swap(0, Ordering::AcqRel);
-                let permits = self.table.limit().returns_on_drop();
-                // Permits that are still held go over to the next.
-                cell.base.fetch_add(if permits { refunded } else { newest.share.spent }, Ordering::AcqRel);
-                if Self::in_hand(cell) > 0 && permits {
+                self.table.end_epoch(slot, cell, newest.share, None, None);
+                if !self.table.limit().permit_returns_on_drop() {
+                    cell.refunded.store(0, Ordering::Release);
+                } else if Self::in_hand(cell) > 0 {
+                    // Permits that are still held go over to the next.
                     self.renewals.push(slot);
                 }
             }
@@ -485,7 +528,7 @@ impl Book {
             amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, statement, amount, age, now);
         }
         let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
-        if self.table.limit().returns_on_drop() {
+        if self.table.limit().permit_returns_on_drop() {
             self.recount(slot);
         } else if amount != 0 {
             let spent_within = age.saturating_add(u64::from(item.span_ms) * 1_000_000);
@@ -617,18 +660,17 @@ impl Book {
                 |entry| !over.iter().any(|gone| gone.actor == entry.actor && gone.epoch == entry.epoch),
                 |entry| dropped(entry.actor),
             );
-            if table.limit().returns_on_drop() {
+            if table.limit().permit_returns_on_drop() {
                 self.recount(slot);
             }
             if let Some(newest) =
                 newest.filter(|newest| over.iter().any(|gone| gone.actor == me && gone.epoch == newest.epoch))
             {
-                let refunded = cell.refunded.swap(0, Ordering::AcqRel);
-                let permits = table.limit().returns_on_drop();
-                cell.base.fetch_add(if permits { refunded } else { newest.share.spent }, Ordering::AcqRel);
+                let window = self.window.map(|window| window as u16);
+                table.end_epoch(slot, cell, newest.share, window.map(|_| newest.epoch), window);
             }
         }
-        if table.limit().returns_on_drop()
+        if table.limit().permit_returns_on_drop()
             && Self::in_hand(cell) > 0
             && self.newest_own(me, slot).is_none_or(|newest| newest.epoch != epoch)
         {

@@ -128,7 +128,7 @@ impl Gossip {
             (false, unheard) => Basis::LocalOnly { unheard: u16::try_from(unheard).unwrap_or(u16::MAX) },
         };
         let nodes = self.nodes.len();
-        let permits = self.books.iter().any(|book| book.table.limit().returns_on_drop());
+        let permits = self.books.iter().any(|book| book.table.limit().permit_returns_on_drop());
         let gone =
             [false, true].map(|last_demand| if permits { self.gone(last_demand) } else { BTreeSet::new() });
         for book in &mut self.books {
@@ -175,6 +175,8 @@ impl Gossip {
                     let (checks, denials) = book.table.checks_and_denials();
                     LimitStatus {
                         name: book.table.limit().name().to_owned(),
+                        quota: book.table.limit().quota(),
+                        band: book.table.limit().band(),
                         live_keys: book.table.live_keys(),
                         checks,
                         denials,

@@ -331,8 +331,8 @@ impl Gossip {
 
     /// Notes a change of one of this node's own shares.
     fn note_own(&mut self, limit: usize, slot: u32, published: Published) {
-        let closed = self.books.get_mut(limit).map(Book::take_closed).unwrap_or_default();
-        for (slot, published) in closed.into_iter().chain([(slot, published)]) {
+        let ended = self.books.get_mut(limit).map(Book::take_ended).unwrap_or_default();
+        for (slot, published) in ended.into_iter().chain([(slot, published)]) {
             self.note_change(limit, slot, published);
         }
     }

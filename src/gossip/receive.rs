@@ -127,7 +127,7 @@ impl Gossip {
     }
 
     fn limit_named(&self, name: &str) -> Option<u16> {
-        self.books.iter().position(|book| book.table.limit().name() == name).map(|limit| limit as u16)
+        self.books.iter().position(|book| book.table.limit().wire_name() == name).map(|limit| limit as u16)
     }
 
     /// In what a peer's configuration parts from this node's.
@@ -151,8 +151,8 @@ impl Gossip {
             }
         }
         for book in &self.books {
-            let name = book.table.limit().name();
-            if !hello.limits.iter().any(|(other, _)| other == name) {
+            let name = book.table.limit().wire_name();
+            if !hello.limits.iter().any(|(other, _)| *other == name) {
                 mismatches.push(format!("it does not have the limit {name:?}"));
             }
         }

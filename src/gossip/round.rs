@@ -129,6 +129,7 @@ impl Gossip {
     pub(super) fn publish_changed(&mut self, most: usize, now: Now) {
         let me = self.me;
         for limit in 0..self.books.len() {
+            self.books[limit].return_late(me, now);
             let mut slots = std::mem::take(&mut self.slots);
             self.books[limit].table.marks.take_changed(&mut slots, most);
             for slot in slots.drain(..) {
@@ -208,6 +209,11 @@ impl Gossip {
     pub(super) fn round(&mut self, heartbeat: bool, now: Now) {
         self.timers.round_wanted = false;
         self.timers.round = now.mono.after(self.min_interval());
+        for limit in 0..self.books.len() {
+            for (slot, published) in self.books[limit].take_ended() {
+                self.note_own(limit, slot, published);
+            }
+        }
         for peer in self.choose_peers() {
             self.tell(peer, heartbeat, false, now);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::NodeIndex;
-use crate::node::NodeId;
+use crate::{limit::Quota, node::NodeId};
 
 /// What a node knows of itself and its fleet, at one moment.
 #[derive(Clone, Debug)]
@@ -71,12 +71,16 @@ pub enum PeerState {
     Left,
 }
 
-/// What a node knows of a limit.
+/// What a node knows of a limit, or of one quota of a limit that has several.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LimitStatus {
-    /// Its name.
+    /// The limit's name.
     pub name: String,
+    /// The quota.
+    pub quota: Quota,
+    /// Which of the limit's quotas it is, from 0, in the order they were given.
+    pub band: usize,
     /// Keys held now.
     pub live_keys: usize,
     /// Checks decided here.

@@ -96,7 +96,7 @@ impl Gossip {
         let limits = self
             .books
             .iter()
-            .map(|book| (book.table.limit().name().to_owned(), book.table.limit().fingerprint()));
+            .map(|book| (book.table.limit().wire_name().into_owned(), book.table.limit().fingerprint()));
         let hello = Hello {
             cluster: self.config.cluster.clone(),
             incarnation: self.incarnation,

@@ -11,6 +11,7 @@ use super::{
     limited::{Checked, RateLimited},
     settings::Settings,
 };
+use crate::together::{self, Ask, Decided};
 
 /// What became of a request at the gates.
 pub(super) enum Admission {
@@ -41,21 +42,20 @@ fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) ->
         Approach::Skip => return Admission::Free,
         Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
     };
-    let verdict = gate.check(key, cost);
+    let (verdict, spent) = gate.check(key, cost);
     let passes = verdict.is_allowed() || gate.is_shadow();
     if passes && !settings.keeps_outcome() {
         return Admission::Free;
     }
-    let checked = Checked::new(gate, 0, key, cost, verdict, request);
+    let checked = Checked::new(gate, 0, key, cost, verdict, spent, request);
     let limited = RateLimited::new(Arc::clone(settings), Few::one(checked));
     if passes { Admission::Limited(limited) } else { Admission::Refused(limited) }
 }
 
 /// Passes all the gates that apply, or none.
 ///
-/// All keys are found before anything is spent. Then the gates are asked in order, and the first that refuses has
-/// what the earlier ones spent given back. Until then another request may find those units spent, and be refused
-/// for it; none can be let through too many.
+/// All keys are found before anything is spent, and all limits are asked together: they are spent on when none of those
+/// that are enforced refuses. See [`check_all`](crate::check_all) for what holds under concurrent requests.
 fn pass_all(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>) -> Admission {
     let mut plan = Vec::with_capacity(gates.len());
     for (place, gate) in gates.iter().enumerate() {
@@ -65,20 +65,23 @@ fn pass_all(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>)
             Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
         }
     }
+    // What costs nothing passes without being counted.
+    let asks = plan.iter().filter(|(.., cost)| *cost > 0).map(|&(_, gate, key, cost)| {
+        let gate: &Gate = gate;
+        Ask { limiter: gate.limiter(), key, cost, enforced: !gate.is_shadow() }
+    });
+    let asks: Vec<Ask<'_>> = asks.collect();
+    let Decided { refused, answers } = together::decide(&asks);
+    // The limits after one that refused are not heard.
+    let mut answers = answers.into_iter().take(refused.map_or(usize::MAX, |place| place + 1));
     let mut checks = Few::new();
-    let mut passes = true;
     for (place, gate, key, cost) in plan {
-        let verdict = gate.check(key, cost);
-        passes = verdict.is_allowed() || gate.is_shadow();
-        checks.push(Checked::new(gate, place, key, cost, verdict, request));
-        if !passes {
-            break;
-        }
+        let answer = if cost > 0 { answers.next() } else { Some(gate.free(key)) };
+        let Some((decision, spent)) = answer else { break };
+        let verdict = gate.judge(decision, cost);
+        checks.push(Checked::new(gate, place, key, cost, verdict, spent, request));
     }
-    if !passes {
-        for checked in checks.iter_mut() {
-            checked.give_back(gates);
-        }
+    if refused.is_some() {
         Admission::Refused(RateLimited::new(Arc::clone(settings), checks))
     } else if checks.is_empty() || !settings.keeps_outcome() {
         Admission::Free

@@ -9,6 +9,7 @@ use crate::{
     decision::Decision,
     key::{Key, KeyHasher, KeySource},
     limiter::Limiter,
+    together::Receipt,
 };
 
 /// Which requests a limit counts.
@@ -247,21 +248,28 @@ impl Gate {
 
     /// Checks, spends what passes, and logs what does not.
     #[inline]
-    pub(super) fn check(&self, key: Key, cost: u64) -> Verdict<'_> {
-        if cost == 0 {
-            return Verdict::Free(self.limiter.peek(key));
-        }
-        let (verdict, now) = match self.limiter.check_cost(key, cost) {
-            Ok(decision) if decision.is_allowed() => (Verdict::Spent(decision), decision.now),
-            Ok(decision) => (Verdict::Refused(decision), decision.now),
-            Err(_) => {
-                let decision = self.limiter.peek(key);
-                (Verdict::NeverPasses(decision), decision.now)
-            }
+    pub(super) fn check(&self, key: Key, cost: u64) -> (Verdict<'_>, Receipt) {
+        let (decision, spent) = if cost == 0 { self.free(key) } else { self.limiter.spend(key, cost) };
+        (self.judge(decision, cost), spent)
+    }
+
+    /// What a request that costs nothing finds.
+    pub(super) fn free(&self, key: Key) -> (Decision<'_>, Receipt) {
+        (self.limiter.peek(key), Receipt::default())
+    }
+
+    /// What a decision comes to; logs what does not pass.
+    #[inline]
+    pub(super) fn judge<'a>(&self, decision: Decision<'a>, cost: u64) -> Verdict<'a> {
+        let verdict = match decision.is_allowed() {
+            _ if cost == 0 => return Verdict::Free(decision),
+            _ if self.limiter.limit().check_fits(cost).is_err() => Verdict::NeverPasses(decision),
+            true => Verdict::Spent(decision),
+            false => Verdict::Refused(decision),
         };
         let refusals = match verdict {
-            Verdict::Spent(_) | Verdict::Free(_) => self.refusals.due(now.mono),
-            Verdict::Refused(_) | Verdict::NeverPasses(_) => self.refusals.note(now.mono),
+            Verdict::Spent(_) | Verdict::Free(_) => self.refusals.due(decision.now.mono),
+            Verdict::Refused(_) | Verdict::NeverPasses(_) => self.refusals.note(decision.now.mono),
         };
         if let Some(requests) = refusals {
             let limit = self.limiter.limit().name();

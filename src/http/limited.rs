@@ -12,6 +12,7 @@ use crate::{
     decision::{Basis, Decision},
     key::Key,
     limit::Limit,
+    together::Receipt,
 };
 
 /// What the limits said of a request.
@@ -91,6 +92,8 @@ pub(super) struct Checked {
     pub(super) key: Key,
     /// Units that were spent and not given back.
     pub(super) spent: u64,
+    /// Where.
+    pub(super) receipt: Receipt,
     cost: u64,
     allowed: bool,
     retry_after: Option<Duration>,
@@ -119,10 +122,11 @@ impl Checked {
         key: Key,
         cost: u64,
         verdict: Verdict<'_>,
+        receipt: Receipt,
         request: &RequestHead<'_>,
     ) -> Self {
         let (spent, decision, retry_after) = match verdict {
-            Verdict::Spent(decision) => (cost, decision, None),
+            Verdict::Spent(decision) => (if receipt.is_empty() { 0 } else { cost }, decision, None),
             Verdict::Refused(decision) => (0, decision, decision.retry_after()),
             Verdict::Free(decision) | Verdict::NeverPasses(decision) => (0, decision, None),
         };
@@ -130,6 +134,7 @@ impl Checked {
             gate: place,
             key,
             spent,
+            receipt,
             cost,
             allowed: verdict.is_allowed(),
             retry_after,
@@ -141,7 +146,7 @@ impl Checked {
     /// Gives back what was spent, and looks again at what is left.
     pub(super) fn give_back(&mut self, gates: &[Gate]) {
         if let (1.., Some(gate)) = (self.spent, gates.get(self.gate)) {
-            gate.limiter().refund(self.key, self.spent);
+            gate.limiter().give_back(&self.receipt, self.spent);
             self.spent = 0;
             self.reading = gate.limiter().peek(self.key).into();
         }

@@ -10,7 +10,7 @@ use super::{
     limited::RateLimited,
     settings::Settings,
 };
-use crate::key::Key;
+use crate::together::Receipt;
 
 /// What a request has spent and may yet get back.
 ///
@@ -85,7 +85,7 @@ impl InFlight {
             |place: usize| settings.gates.get(place).is_some_and(|gate| gate.counts() == Count::InFlight);
         let mut spent = Few::new();
         for checked in limited.checks().filter(|checked| checked.spent > 0 && counts(checked.gate)) {
-            spent.push((checked.gate, checked.key, checked.spent));
+            spent.push((checked.gate, checked.receipt.clone(), checked.spent));
         }
         (!spent.is_empty()).then(|| Self(Arc::new(Held { settings: Arc::clone(settings), spent })))
     }
@@ -99,15 +99,15 @@ impl fmt::Debug for InFlight {
 
 struct Held {
     settings: Arc<Settings>,
-    /// Place of the gate, key, units.
-    spent: Few<(usize, Key, u64)>,
+    /// Place of the gate, where the units were spent, how many.
+    spent: Few<(usize, Receipt, u64)>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for (place, key, units) in self.spent.iter() {
+        for (place, receipt, units) in self.spent.iter() {
             if let Some(gate) = self.settings.gates.get(*place) {
-                gate.limiter().refund(*key, *units);
+                gate.limiter().give_back(receipt, *units);
             }
         }
     }

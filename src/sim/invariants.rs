@@ -13,7 +13,7 @@ impl Cluster {
         for (limit, key) in self.records.keys() {
             for (number, node) in self.nodes.iter().enumerate() {
                 let Some(running) = node.running() else { continue };
-                for (actor, share) in running.gossip.counter(*limit, *key).shares() {
+                for (actor, share) in running.gossip.counter(running.book(*limit), *key).shares() {
                     self.assert_share(number, *limit, *key, actor, share);
                 }
             }
@@ -31,7 +31,8 @@ impl Cluster {
         else {
             return;
         };
-        let spent = running.tables[limit].spent_on(key).filter(|_| running.incarnation == actor.incarnation);
+        let spent =
+            running.limits[limit].first().spent_on(key).filter(|_| running.incarnation == actor.incarnation);
         if let Some(spent) = spent {
             assert!(
                 share.spent <= spent,

@@ -51,7 +51,7 @@ impl Cluster {
         if generation == current {
             let key = self.offers[at].keys.draw(self.now - START, &mut self.rng);
             let answer = self.request(limit, node, key, cost);
-            self.note(0, &[u8::from(answer.is_some_and(|answer| answer.allowed))]);
+            self.note(0, &[u8::from(answer.is_some_and(|(answer, _)| answer.allowed))]);
             self.schedule_arrival(at);
         }
     }

@@ -8,7 +8,11 @@ const SECOND: u64 = 1_000_000_000;
 
 /// One global limiter: exact, instant, and the same for all nodes.
 #[derive(Clone, Debug)]
-pub(super) struct Ideal {
+pub(super) struct Ideal(Vec<IdealBand>);
+
+/// One of its quotas.
+#[derive(Clone, Debug)]
+struct IdealBand {
     capacity: f64,
     regain: Regain,
     level: f64,
@@ -30,6 +34,48 @@ enum Regain {
 
 impl Ideal {
     pub(super) fn new(limit: &Limit, at: u64) -> Self {
+        Self(std::iter::once(limit).chain(limit.further()).map(|limit| IdealBand::new(limit, at)).collect())
+    }
+
+    /// Brings the level up to `at`, wall time in nanoseconds for windows.
+    pub(super) fn advance(&mut self, at: u64) {
+        self.0.iter_mut().for_each(|band| band.advance(at));
+    }
+
+    /// What it would decide.
+    pub(super) fn admit(&mut self, cost: f64) -> bool {
+        // A millionth of a unit for the rounding of sums. A leaky bucket lets through what is more than it holds.
+        let admitted = self.0.iter().all(|band| band.level + 1e-6 >= cost.min(band.capacity));
+        if admitted {
+            self.charge(cost);
+        }
+        admitted
+    }
+
+    /// Charges it with what the fleet admitted, whatever its level.
+    fn charge(&mut self, cost: f64) {
+        self.0.iter_mut().for_each(|band| band.charge(cost));
+    }
+
+    /// Gives back what was admitted.
+    fn release(&mut self, cost: f64) {
+        self.0.iter_mut().for_each(|band| band.release(cost));
+    }
+
+    /// The lowest level of all quotas.
+    fn level(&self) -> f64 {
+        self.0.iter().map(|band| band.level).fold(f64::INFINITY, f64::min)
+    }
+
+    /// The same without its debts.
+    fn without_debts(mut self) -> Self {
+        self.0.iter_mut().for_each(|band| band.level = band.level.max(0.0));
+        self
+    }
+}
+
+impl IdealBand {
+    fn new(limit: &Limit, at: u64) -> Self {
         let quota = limit.quota();
         let nanos = u64::try_from(quota.period().as_nanos()).unwrap_or(u64::MAX);
         let capacity = limit.capacity() as f64;
@@ -42,8 +88,7 @@ impl Ideal {
         Self { capacity, regain, level: capacity, at }
     }
 
-    /// Brings the level up to `at`, wall time in nanoseconds for windows.
-    pub(super) fn advance(&mut self, at: u64) {
+    fn advance(&mut self, at: u64) {
         let earned = match &mut self.regain {
             Regain::Steadily(rate) => *rate * at.saturating_sub(self.at) as f64,
             Regain::AtOnce(window) => {
@@ -61,16 +106,6 @@ impl Ideal {
         };
         self.level = (self.level + earned).min(self.capacity);
         self.at = self.at.max(at);
-    }
-
-    /// What it would decide.
-    pub(super) fn admit(&mut self, cost: f64) -> bool {
-        // A millionth of a unit for the rounding of sums. A leaky bucket lets through what is more than it holds.
-        let admitted = self.level + 1e-6 >= cost.min(self.capacity);
-        if admitted {
-            self.charge(cost);
-        }
-        admitted
     }
 
     /// Charges it with what the fleet admitted, whatever its level.
@@ -142,7 +177,7 @@ impl Record {
         self.seconds.clear();
         self.measured_from = at;
         // The comparison starts from where the fleet is.
-        self.ideal = Ideal { level: self.charged.level.max(0.0), ..self.charged.clone() };
+        self.ideal = self.charged.clone().without_debts();
     }
 
     pub(super) fn take(&mut self, node: usize, at: u64, level_at: u64, cost: u64, allowed: bool) {
@@ -155,12 +190,12 @@ impl Record {
         }
         if !allowed {
             // Two units of margin: the fleet and the ideal may disagree about one that is just coming in.
-            self.false_denials += u64::from(self.charged.level >= units + 2.0);
+            self.false_denials += u64::from(self.charged.level() >= units + 2.0);
             return;
         }
         self.admitted += cost;
         self.charged.charge(units);
-        self.deepest = self.deepest.min(self.charged.level);
+        self.deepest = self.deepest.min(self.charged.level());
         let second = (at.saturating_sub(self.measured_from) / SECOND) as usize;
         if self.seconds.len() <= second {
             self.seconds.resize_with(second + 1, Vec::new);
@@ -215,7 +250,7 @@ impl Record {
 
     /// The level of the ideal limiter charged with what the fleet admitted, as of the last request.
     pub fn level(&self) -> f64 {
-        self.charged.level
+        self.charged.level()
     }
 
     /// Refusals while the ideal limiter, charged with what the fleet admitted, had the units.

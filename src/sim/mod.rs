@@ -36,6 +36,7 @@ mod timeline;
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
+    bands::Receipt,
     counter::PnCounter,
     decision::Basis,
     gossip::{Channel, GossipConfig, NodeIndex, Status, Transmit},
@@ -71,6 +72,17 @@ pub struct Answer {
     pub remaining: u64,
     /// What the decision was based on.
     pub basis: Basis,
+}
+
+/// Units that a node has reserved.
+#[derive(Debug)]
+#[must_use = "dropped, it keeps what it has cost"]
+pub struct Reserved {
+    limit: usize,
+    node: usize,
+    incarnation: Incarnation,
+    receipt: Receipt,
+    cost: u64,
 }
 
 /// A stream of requests to one node.
@@ -261,7 +273,28 @@ impl Cluster {
     /// Sends one request of `cost` units under a limit to a node, now.
     pub fn check_cost(&mut self, limit: usize, node: usize, key: &str, cost: u64) -> Option<Answer> {
         let key = self.hasher.key(key);
-        self.request(limit, node, key, cost)
+        self.request(limit, node, key, cost).map(|(answer, _)| answer)
+    }
+
+    /// Reserves units on a node, now, to be settled on later; `None` when it refuses, or is down.
+    pub fn reserve(&mut self, limit: usize, node: usize, key: &str, cost: u64) -> Option<Reserved> {
+        let key = self.hasher.key(key);
+        let (answer, receipt) = self.request(limit, node, key, cost)?;
+        let incarnation = self.nodes[node].running()?.incarnation;
+        answer.allowed.then_some(Reserved { limit, node, incarnation, receipt, cost })
+    }
+
+    /// Corrects a reservation on its node, now, to what the work really cost; returns how many units were spent beside it,
+    /// and how many given back. Nothing happens where the node has stopped meanwhile.
+    pub fn settle(&mut self, reserved: Reserved, actual: u64) -> (u64, u64) {
+        let Reserved { limit, node, incarnation, receipt, cost } = reserved;
+        let state = &self.nodes[node];
+        let running = state.running().filter(|running| running.incarnation == incarnation);
+        let corrected = running
+            .map(|running| running.limits[limit].correct(&receipt, cost, actual, state.time(self.now)))
+            .unwrap_or_default();
+        self.after_check(node);
+        (corrected.spent, corrected.given_back)
     }
 
     /// Gives units back on a node, now; returns how many it took back.
@@ -269,7 +302,7 @@ impl Cluster {
         let key = self.hasher.key(key);
         let given = self.nodes[node]
             .running()
-            .map_or(0, |running| running.tables[limit].refund(key, units, self.nodes[node].time(self.now)));
+            .map_or(0, |running| running.limits[limit].refund(key, units, self.nodes[node].time(self.now)));
         let level_at = self.level_at(limit, key);
         if let Some(record) = self.records.get_mut(&(limit, key)) {
             record.give_back(level_at, given);
@@ -278,12 +311,12 @@ impl Cluster {
         given
     }
 
-    fn request(&mut self, limit: usize, node: usize, key: Key, cost: u64) -> Option<Answer> {
+    fn request(&mut self, limit: usize, node: usize, key: Key, cost: u64) -> Option<(Answer, Receipt)> {
         let now = self.now;
         let state = &self.nodes[node];
         let running = state.running()?;
         let (coarse, precise) = (state.coarse(now), state.time(now));
-        let decision = running.tables[limit].check(key, cost, coarse, || precise);
+        let (decision, receipt) = running.limits[limit].take(key, cost, coarse, || precise);
         let answer = Answer {
             allowed: decision.is_allowed(),
             remaining: decision.remaining(),
@@ -300,7 +333,7 @@ impl Cluster {
             timeline.note(node, now - START, cost);
         }
         self.after_check(node);
-        Some(answer)
+        Some((answer, receipt))
     }
 
     /// The time that one global limiter would go by: the wall clock's for windows, each key's own where they are staggered.
@@ -430,20 +463,26 @@ impl Cluster {
     /// What a node knows of all actors' spending on a key under the first limit, over the epochs it keeps; `None` when
     /// the node is down.
     pub fn view(&self, node: usize, key: impl KeySource) -> Option<PnCounter> {
-        Some(self.nodes[node].running()?.gossip.counter(0, self.hasher.key(key)))
+        self.view_of(0, 0, node, key)
+    }
+
+    /// The same under one quota of a limit, both counted from 0.
+    pub fn view_of(&self, limit: usize, band: usize, node: usize, key: impl KeySource) -> Option<PnCounter> {
+        let running = self.nodes[node].running()?;
+        Some(running.gossip.counter(running.book(limit) + band, self.hasher.key(key)))
     }
 
     /// Units left for a key on a node's view, under the first limit.
     pub fn remaining(&self, node: usize, key: impl KeySource) -> Option<u64> {
         let state = &self.nodes[node];
-        let decision = state.running()?.tables[0].peek(self.hasher.key(key), 1, state.time(self.now));
+        let decision = state.running()?.limits[0].peek(self.hasher.key(key), 1, state.time(self.now));
         Some(decision.remaining())
     }
 
     /// The level of a key on a node's view, under the first limit, in units; negative while a debt is repaid.
     pub fn level(&self, node: usize, key: impl KeySource) -> Option<f64> {
         let state = &self.nodes[node];
-        let table = &state.running()?.tables[0];
+        let table = state.running()?.limits[0].first();
         let decision = table.peek(self.hasher.key(key), 1, state.time(self.now));
         Some(table.meter().as_units(decision.level))
     }

@@ -7,6 +7,7 @@ use std::sync::{
 
 use super::{START, Traffic, WALL_START};
 use crate::{
+    bands::Bands,
     gossip::{Channel, Gossip, GossipConfig},
     limit::Limit,
     node::Incarnation,
@@ -31,7 +32,8 @@ pub(super) struct Node {
 
 pub(super) struct Process {
     pub(super) gossip: Gossip,
-    pub(super) tables: Vec<Arc<Table>>,
+    /// One a limit, in the order of the limits.
+    pub(super) limits: Vec<Bands>,
     pub(super) incarnation: Incarnation,
     woken: Arc<AtomicBool>,
 }
@@ -50,17 +52,17 @@ impl Node {
     }
 
     pub(super) fn start(&mut self, config: GossipConfig, limits: &[Limit], seed: u64, now: u64) {
-        let tables: Vec<Arc<Table>> =
-            limits.iter().map(|limit| Arc::new(Table::new(limit.clone()))).collect();
+        let limits: Vec<Bands> = limits.iter().cloned().map(Bands::new).collect();
+        let tables: Vec<Arc<Table>> = limits.iter().flat_map(Bands::tables).cloned().collect();
         let woken = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&woken);
         let wake: Wake = Arc::new(move || flag.store(true, Ordering::Relaxed));
         let incarnation = config.incarnation;
-        let gossip = Gossip::new(config, tables.clone(), seed, &wake, self.time(now));
+        let gossip = Gossip::new(config, tables, seed, &wake, self.time(now));
         self.timer = None;
         self.stalled_until = 0;
         self.waiting.clear();
-        self.process = Some(Process { gossip, tables, incarnation, woken });
+        self.process = Some(Process { gossip, limits, incarnation, woken });
     }
 
     pub(super) fn stop(&mut self) {
@@ -91,5 +93,12 @@ impl Node {
     /// The same on the coarse clock.
     pub(super) fn coarse(&self, now: u64) -> Now {
         self.time(now - now % TICK_NANOS)
+    }
+}
+
+impl Process {
+    /// The place among the gossip's limits of a limit's first quota: each quota has one.
+    pub(super) fn book(&self, limit: usize) -> usize {
+        self.limits.iter().take(limit).map(|bands| bands.tables().count()).sum()
     }
 }

@@ -9,7 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use super::{Cell, Table};
+use super::{Cell, Table, Witness};
 use crate::{
     algorithm::{
         level::{DEAD, Outcome},
@@ -104,10 +104,11 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
+        witness: &dyn Witness,
     ) -> Option<Decision<'_>> {
         match &self.histories {
-            Some(histories) => self.decide_by_history(histories, slot, cell, key, cost, now),
-            None => self.decide_at_own_time(slot, cell, key, cost, now),
+            Some(histories) => self.decide_by_history(histories, slot, cell, key, cost, now, witness),
+            None => self.decide_at_own_time(slot, cell, key, cost, now, witness),
         }
     }
 
@@ -118,6 +119,7 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
+        witness: &dyn Witness,
     ) -> Option<Decision<'_>> {
         let now = self.own_time(key, now);
         let (limit, basis, meter) = (&self.limit, self.stance().basis, self.meter());
@@ -127,6 +129,7 @@ impl Table {
             match cell.level.try_to_spend(meter, earned, drawn, cost, || cell.holds(key)) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Some(Decision::by_meter(limit, true, basis, level, cost, now));
                 }
                 Outcome::Full => cell.level.put_lid_on(meter, earned, drawn),
@@ -141,6 +144,7 @@ impl Table {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
     fn decide_by_history(
         &self,
         histories: &Histories,
@@ -149,6 +153,7 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
+        witness: &dyn Witness,
     ) -> Option<Decision<'_>> {
         let (limit, basis, meter, cut) = (&self.limit, self.stance().basis, self.meter(), histories.cut);
         let mut shard = histories.shard(slot);
@@ -162,6 +167,7 @@ impl Table {
                     let waits = Waits { retry: 0, reset: kept.history.nanos_until_empty(cut, now.mono) };
                     drop(shard);
                     self.note_spent(slot, cell, spent, now);
+                    witness.spent(slot, key, spent);
                     return Some(Decision { limit, allowed: true, basis, level, cost, now, waits });
                 }
                 Outcome::Denied { level } => {
@@ -256,13 +262,13 @@ impl Table {
         cell.level.set(meter, 0, self.drawn(cell, now), level);
     }
 
-    /// Puts `amount` that was spent here back into the level.
+    /// Puts `amount` that was spent here back into the level, but nothing above the capacity.
     pub(super) fn put_back(&self, slot: u32, cell: &Cell, amount: i64, now: Now) {
-        match self.histories {
-            Some(_) => {
-                self.settle_in_history(slot, cell, -amount, 0, now);
-            }
-            None => cell.level.credit(amount),
+        if self.histories.is_some() {
+            self.settle_in_history(slot, cell, -amount, 0, now);
+        } else {
+            let (earned, drawn) = (self.earned(cell, now), self.drawn(cell, now));
+            cell.level.credit_to_capacity(self.meter(), earned, drawn, amount);
         }
     }
 

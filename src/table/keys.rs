@@ -74,8 +74,9 @@ impl Table {
             histories.forget(slot);
         }
         cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
-        let spent = cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
-        cell.base.store(spent, Ordering::Release);
+        // Before the cell lives, so that nobody takes what an earlier key spent for this one's.
+        cell.base.store((cell.level.spent() & !DEAD) + 1, Ordering::Release);
+        cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
         if key != SHARED_KEY {
             self.room.live.fetch_add(1, Ordering::Relaxed);
         }
@@ -162,9 +163,11 @@ impl Table {
         };
         let mut shard = shard.write();
         // The count only grows, so that it still stands says that the key is the same and nothing was spent meanwhile.
+        let held = self.stripes.hold(slot);
         if !cell.level.kill(spent) {
             return false;
         }
+        drop(held);
         shard.remove_entry(hash, |(other, _)| *other == slot);
         if let Some(histories) = &self.histories {
             histories.forget(slot);
@@ -184,11 +187,12 @@ impl Table {
         self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
         for slot in 0..self.used_slots() {
             if let Some(cell) = self.slab.get(slot) {
+                let _held = self.stripes.hold(slot);
                 // What earlier gossip published stays published: the next share begins at zero, or with the permits that
                 // are in use.
                 let refunded = cell.refunded.swap(0, Ordering::Relaxed);
                 let spent = cell.level.spent() & !DEAD;
-                if self.limit.returns_on_drop() {
+                if self.limit.permit_returns_on_drop() {
                     cell.base.fetch_add(refunded, Ordering::Relaxed);
                 } else {
                     cell.base.store(spent, Ordering::Relaxed);

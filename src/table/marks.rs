@@ -7,8 +7,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use super::give_back::Late;
+
 /// Called when a key cannot wait for the next heartbeat.
 pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Refunds of ended epochs that wait for the gossip; those beyond are not given back.
+const MAX_LATE: usize = 65_536;
 
 /// Notes of changed keys.
 pub(crate) struct Marks {
@@ -16,6 +21,7 @@ pub(crate) struct Marks {
     pub(super) threshold: AtomicU64,
     changed: List,
     urgent: List,
+    late: Mutex<Vec<Late>>,
     wake: OnceLock<Wake>,
 }
 
@@ -36,6 +42,7 @@ impl Marks {
             threshold: AtomicU64::new(0),
             changed: List::default(),
             urgent: List::default(),
+            late: Mutex::default(),
             wake: OnceLock::new(),
         }
     }
@@ -62,6 +69,21 @@ impl Marks {
         if let (true, Some(wake)) = (first, self.wake.get()) {
             wake();
         }
+    }
+
+    /// Hands units of an ended epoch over to the gossip; `false` where there are too many already.
+    pub(super) fn hand_over(&self, late: Late) -> bool {
+        let mut waiting = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = waiting.len() < MAX_LATE;
+        if room {
+            waiting.push(late);
+        }
+        room
+    }
+
+    /// Takes what was handed over.
+    pub(crate) fn take_late(&self) -> Vec<Late> {
+        std::mem::take(&mut self.late.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn set_wake(&self, wake: Wake) {

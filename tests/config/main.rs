@@ -177,6 +177,51 @@ fn what_is_left_out_takes_its_default() {
 }
 
 #[test]
+fn a_rate_may_be_a_list_and_so_may_the_burst() {
+    let limits = |text: &str| limits_from_toml(&format!("[[limit]]\nname = \"api\"\n{text}"), "bands");
+    let read = limits("rate = [\"10/s\", \"1000/h\", \"10000/day\"]\nburst = [15, 500]\nqueue = 40").unwrap();
+    let bands =
+        Limit::token_bucket("api", Quota::per_second(10)).burst(15).and(Quota::per_hour(1_000)).burst(500);
+    assert_eq!(read, [bands.and(Quota::per_day(10_000)).queue(40).build().unwrap()]);
+    assert_eq!((read[0].largest_cost(), read[0].queue()), (15, 40));
+    let read = limits("rate = [\"10/s\", \"1000/h\"]\nburst = 15").unwrap();
+    let bands = Limit::token_bucket("api", Quota::per_second(10)).burst(15).and(Quota::per_hour(1_000));
+    assert_eq!(read, [bands.build().unwrap()]);
+    let read = limits("algorithm = \"fixed_window\"\nrate = [\"10/s\", \"1000/h\"]").unwrap();
+    let bands = Limit::fixed_window("api", Quota::per_second(10)).and(Quota::per_hour(1_000));
+    assert_eq!(read, [bands.build().unwrap()]);
+    assert_eq!(limits("rate = \"10/s\"").unwrap(), limits("rate = [\"10/s\"]").unwrap());
+    for (text, said) in [
+        ("rate = []", "limit[0].rate (of \"api\"): is an empty list; give one rate at least"),
+        ("rate = [\"10/s\", \"10\"]", "limit[0].rate (of \"api\"): \"10\" is not a rate"),
+        (
+            "rate = [\"10/s\", \"0/h\"]",
+            "limit[0].rate (of \"api\") = 0 will not do; it takes 1 to 2^40 units",
+        ),
+        ("rate = [\"10/s\", 10]", "limit[0].rate[1] is integer 10; it takes a string"),
+        ("rate = 10", "limit[0].rate is integer 10; it takes a string"),
+        ("rate = \"10/s\"\nburst = [1, 2]", "limit[0].burst (of \"api\"): has 2 entries, for 1 rates"),
+        ("rate = [\"10/s\", \"10/h\"]\nburst = [1, 0]", "limit[0].burst (of \"api\") = 0 will not do"),
+        ("rate = \"10/s\"\nburst = [-1]", "limit[0].burst (of \"api\") = -1 will not do"),
+        (
+            "rate = \"10/s\"\nqueue = -1",
+            "limit[0].queue (of \"api\") = -1 will not do; it takes a whole number",
+        ),
+        (
+            "rate = [\"1/s\", \"2/s\", \"3/s\", \"4/s\", \"5/s\", \"6/s\", \"7/s\", \"8/s\", \"9/s\"]",
+            "limit[0].rate (of \"api\") = 9 will not do; it takes at most 8 quotas",
+        ),
+    ] {
+        let error = limits(text).unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+    let each = "[[limit]]\nname = \"NAME\"\nrate = [\"10/s\", \"10/h\", \"10/day\"]\n";
+    let many: String = (0..90).map(|number| each.replace("NAME", &number.to_string())).collect();
+    let error = limits_from_toml(&many, "many").unwrap_err().to_string();
+    assert!(error.contains("270 quotas in all limits; at most 256"), "{error}");
+}
+
+#[test]
 fn a_secret_can_come_from_a_file() {
     let fleet = Fleet::new("secret-file");
     let line = "secret = \"hunter2-hunter2-hunter2\"";

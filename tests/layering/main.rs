@@ -17,7 +17,7 @@ const CORE: [&[&str]; 7] = [
     &["time", "node", "key"],
     &["algorithm"],
     &["limit", "counter", "decision", "error"],
-    &["table"],
+    &["table", "bands"],
     &["ledger"],
     &["gossip"],
     &["sim"],
@@ -27,16 +27,19 @@ const CORE: [&[&str]; 7] = [
 const VOCABULARY: usize = 3;
 
 /// The shell: each module, how many layers of the core it may import, and which modules of the shell.
-const SHELL: [(&str, usize, &[&str]); 9] = [
+const SHELL: [(&str, usize, &[&str]); 12] = [
     ("cli", 7, &["config"]),
     ("clock", VOCABULARY, &[]),
     ("config", VOCABULARY, &[]),
-    ("handle", 4, &["clock"]),
-    ("limiter", 4, &["clock", "handle"]),
-    ("http", VOCABULARY, &["limiter"]),
+    ("permit", 4, &["clock"]),
+    ("acquire", 4, &["clock", "permit"]),
+    ("handle", 4, &["acquire", "clock", "permit"]),
+    ("limiter", 4, &["acquire", "clock", "handle", "permit"]),
+    ("together", 4, &["limiter", "permit"]),
+    ("http", VOCABULARY, &["limiter", "together"]),
     ("metrics", 6, &[]),
     // A mesh starts the driver, and the driver tells the mesh: the two may know each other.
-    ("mesh", 6, &["clock", "config", "limiter", "net"]),
+    ("mesh", 6, &["clock", "config", "limiter", "permit", "together", "net"]),
     ("net", 6, &["clock", "config", "limiter", "mesh"]),
 ];
 

@@ -1,6 +1,8 @@
 //! What the simulator must be, and what a fleet must come to whatever happens on the way.
 
+mod bands;
 mod convergence;
+mod permits;
 
 use std::time::Duration;
 
