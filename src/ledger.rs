@@ -12,6 +12,8 @@
 //! global bucket would have admitted. So a record keeps what was earned in vain lately, and a lump is paid out of that
 //! first, up to what can have been earned since its actor was last heard of.
 
+use std::collections::BTreeMap;
+
 use crate::{
     algorithm::Meter,
     counter::Share,
@@ -99,6 +101,8 @@ pub(crate) struct Merged {
     pub(crate) previous: Option<u32>,
     /// Whether there was anything new.
     pub(crate) news: bool,
+    /// Units by which the share has grown, spent and given back.
+    pub(crate) grown: u64,
 }
 
 /// The shares of one limit's keys.
@@ -113,6 +117,9 @@ pub(crate) struct Ledger {
     /// A grain of earnings in the meter's fixed point.
     grain: f64,
     shares: usize,
+    /// What was not debited of the shares of a key, by slot, in the meter's fixed point: a debt was as deep as it may be.
+    /// What comes back comes back from that first. Most keys never get there, so it has no place in each record.
+    forgiven: BTreeMap<u32, i64>,
 }
 
 impl Ledger {
@@ -132,6 +139,7 @@ impl Ledger {
             },
             idle_steps: (!limit.meter().needs_wall()).then_some(idle),
             shares: 0,
+            forgiven: BTreeMap::new(),
         }
     }
 
@@ -198,10 +206,12 @@ impl Ledger {
             if news && stamp.wrapping_sub(entry.stamp) as i32 > 0 {
                 entry.stamp = stamp;
             }
-            return Merged { units: difference(entry.share, before), previous, news };
+            let grown = growth(entry.share, before);
+            return Merged { units: difference(entry.share, before), previous, news, grown };
         }
         self.push(slot, Entry { share: said, actor, epoch, stamp });
-        Merged { units: difference(said, Share::default()), previous: None, news: true }
+        let none = Share::default();
+        Merged { units: difference(said, none), previous: None, news: true, grown: growth(said, none) }
     }
 
     /// Notes that a share was still the same at a later time, as its actor has said.
@@ -248,6 +258,7 @@ impl Ledger {
         keep: impl Fn(&Entry) -> bool,
         mut dropped: impl FnMut(&Entry),
     ) {
+        self.retain_listed(slot, &keep, &mut dropped);
         let Some(record) = self.records.get_mut(slot as usize) else { return };
         for entry in record.entries.iter_mut().filter(|entry| entry.actor < SPILLED) {
             if !keep(entry) {
@@ -256,6 +267,14 @@ impl Ledger {
                 self.shares -= 1;
             }
         }
+        if record.entries.iter().all(|entry| entry.actor == FREE) {
+            self.forgiven.remove(&slot);
+        }
+    }
+
+    /// The same for the entries that are not in place.
+    fn retain_listed(&mut self, slot: u32, keep: &impl Fn(&Entry) -> bool, dropped: &mut impl FnMut(&Entry)) {
+        let Some(record) = self.records.get_mut(slot as usize) else { return };
         let Some(place) = record.entries.iter_mut().find(|entry| entry.actor == SPILLED) else { return };
         let number = place.share.spent;
         let Some(list) = self.spilled.get_mut(number as usize) else { return };
@@ -273,6 +292,29 @@ impl Ledger {
             self.spare.push(number as u32);
             *place = Entry::NONE;
         }
+    }
+
+    /// Notes that `amount` of the shares of a key was not debited.
+    pub(crate) fn forgive(&mut self, slot: u32, amount: i64) {
+        if amount > 0 {
+            let forgiven = self.forgiven.entry(slot).or_default();
+            *forgiven = forgiven.saturating_add(amount);
+        }
+    }
+
+    /// What there is to settle of an amount that the sum of a key's shares has grown by. Of what came back, that is only
+    /// what has been debited.
+    pub(crate) fn refundable(&mut self, slot: u32, amount: i64) -> i64 {
+        if amount >= 0 {
+            return amount;
+        }
+        let Some(forgiven) = self.forgiven.get_mut(&slot) else { return amount };
+        let eaten = amount.saturating_neg().min(*forgiven);
+        *forgiven -= eaten;
+        if *forgiven == 0 {
+            self.forgiven.remove(&slot);
+        }
+        amount + eaten
     }
 
     /// Whether a share is over: its epoch by `own_epoch` for the node's own and for windows, its idle time for others'.
@@ -295,6 +337,11 @@ impl Ledger {
             *record = Record::EMPTY;
         }
     }
+}
+
+/// By how much a share has grown from one state to a later one, spent and given back.
+fn growth(after: Share, before: Share) -> u64 {
+    (after.spent - before.spent).saturating_add(after.refunded.saturating_sub(before.refunded))
 }
 
 /// By how much the sum grows from one state of a share to a later one.
@@ -367,9 +414,19 @@ impl Ledger {
     }
 
     /// Debits `amount` that was spent elsewhere within the last `age` nanoseconds: first from what was earned in vain
-    /// in that time, then from the level, but not below `floor`. A negative amount is given back.
-    pub(crate) fn settle(&mut self, table: &Table, slot: u32, amount: i64, age: u64, floor: i64, now: Now) {
-        let Some(cell) = table.cell(slot) else { return };
+    /// in that time, then from the level, but not below `floor`. A negative amount is given back. Returns what of the
+    /// amount was not debited, since the floor was reached.
+    pub(crate) fn settle(
+        &mut self,
+        table: &Table,
+        slot: u32,
+        amount: i64,
+        age: u64,
+        floor: i64,
+        now: Now,
+    ) -> i64 {
+        let Some(cell) = table.cell(slot) else { return 0 };
+        let mut left = 0;
         let meter = table.meter();
         self.look(table, slot, cell, now);
         let drawn = table.drawn(cell, now);
@@ -383,9 +440,10 @@ impl Ledger {
                 let left = vain.grains().saturating_sub((paid as f64 / self.grain) as u32);
                 record.vain = Vain(vain.0 & !MOST_GRAINS | left);
             }
-            cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
+            left = amount - paid - cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
         }
         self.looked(meter, slot, cell);
+        left
     }
 
     /// Debits an amount that is expected to have been spent, whatever was earned in vain; returns what was taken.

@@ -44,6 +44,7 @@ pub fn record(status: &Status) {
         ("out_of_epoch", refused.out_of_epoch),
         ("no_room", refused.no_room),
         ("unknown", refused.unknown),
+        ("implausible", refused.implausible),
     ] {
         counter!("ratemesh_refused_total", "reason" => reason).absolute(count);
     }

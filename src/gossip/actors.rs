@@ -13,9 +13,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// Incarnations of one node that are kept at a time; a node that restarts more often than its shares retire loses its
-/// oldest.
-const MAX_INCARNATIONS: usize = 16;
+/// Incarnations of one node that are kept at a time: half of them such as have said hello themselves, half such as are
+/// only known from others. Where the first half is full, a hello takes the place of the one that was heard longest ago;
+/// where the second is, what others tell of one more is not taken in.
+pub(super) const MAX_INCARNATIONS: usize = 16;
+const MAX_BY_HEARSAY: usize = MAX_INCARNATIONS / 2;
 /// Changes that one actor's log keeps for peers that lag, before it leaves them to a sync.
 pub(super) const MAX_LOG: usize = 1 << 20;
 
@@ -37,10 +39,14 @@ pub(super) struct ActorState {
     pub(super) incarnation: u32,
     /// Every change up to this version has been taken in.
     pub(super) clock: u64,
-    /// The highest heartbeat heard of.
-    pub(super) beat: u32,
+    /// The latest heartbeat heard of, modulo 2³²; `None` before the first.
+    pub(super) beat: Option<u32>,
     /// When that was heard.
     pub(super) heard: Timestamp,
+    /// Whether it has said hello itself, or is this node; others may only be somebody's word.
+    pub(super) met: bool,
+    /// Whether it writes, or wrote, in this process: then nobody knows its shares better.
+    pub(super) own: bool,
     /// Shares of this actor in the ledgers.
     pub(super) shares: usize,
     /// Since when somebody is known to have more of its changes.
@@ -95,6 +101,14 @@ impl ActorState {
     pub(super) fn log_len(&self) -> usize {
         self.log.len()
     }
+
+    /// Numbers what is in the log anew, from beyond `version` on: everyone is told of it again.
+    pub(super) fn renumber_beyond(&mut self, version: u64) {
+        for (change, version) in self.log.iter_mut().zip(version + 1..) {
+            change.version = version;
+        }
+        self.clock = version + self.log.len() as u64;
+    }
 }
 
 /// All actors, by their index.
@@ -117,7 +131,8 @@ impl Actors {
         self.index.get(&(node, incarnation)).copied()
     }
 
-    /// The actor's index, taking it in if it is new. `None` when its node has too many incarnations already.
+    /// The actor's index, taking it in if it is new, on somebody's word. `None` when too many incarnations of its node
+    /// are known in this way already.
     pub(super) fn find_or_add(
         &mut self,
         node: NodeIndex,
@@ -127,9 +142,34 @@ impl Actors {
         if let Some(actor) = self.find(node, incarnation) {
             return Some(actor);
         }
-        if self.of_node(node).count() >= MAX_INCARNATIONS {
+        if self.of_node(node).filter(|(_, state)| !state.met).count() >= MAX_BY_HEARSAY {
             return None;
         }
+        self.add(node, incarnation, now)
+    }
+
+    /// The index of an actor that says hello itself, or is this node; `None` where all places of its kind are taken.
+    pub(super) fn meet(&mut self, node: NodeIndex, incarnation: u32, now: Timestamp) -> Option<ActorIndex> {
+        let known = self.find(node, incarnation);
+        if known.and_then(|actor| self.get(actor)).is_some_and(|state| state.met) {
+            return known;
+        }
+        let met = self.of_node(node).filter(|(_, state)| state.met).count();
+        if met >= MAX_INCARNATIONS - MAX_BY_HEARSAY {
+            return None;
+        }
+        let actor = known.or_else(|| self.add(node, incarnation, now))?;
+        self.get_mut(actor)?.met = true;
+        Some(actor)
+    }
+
+    /// Of the incarnations that have said hello, the one that was heard longest ago; one without shares, if there is any.
+    pub(super) fn oldest_met(&self, node: NodeIndex) -> Option<ActorIndex> {
+        let met = self.of_node(node).filter(|(_, state)| state.met && !state.own);
+        met.min_by_key(|(_, state)| (state.shares > 0, state.heard)).map(|(actor, _)| actor)
+    }
+
+    fn add(&mut self, node: NodeIndex, incarnation: u32, now: Timestamp) -> Option<ActorIndex> {
         let free = self.list.iter().position(Option::is_none).unwrap_or(self.list.len());
         if free >= MAX_ACTORS {
             return None;
@@ -138,8 +178,10 @@ impl Actors {
             node,
             incarnation,
             clock: 0,
-            beat: 0,
+            beat: None,
             heard: now,
+            met: false,
+            own: false,
             shares: 0,
             behind_since: None,
             log: VecDeque::new(),
@@ -153,7 +195,7 @@ impl Actors {
         Some(free as ActorIndex)
     }
 
-    /// Forgets an actor that has no shares any more.
+    /// Forgets an actor, of which no ledger may hold shares any more.
     pub(super) fn remove(&mut self, actor: ActorIndex) {
         if let Some(state) = self.list.get_mut(usize::from(actor)).and_then(Option::take) {
             self.index.remove(&(state.node, state.incarnation));
@@ -199,11 +241,37 @@ mod tests {
 
     #[test]
     fn a_node_has_a_bounded_number_of_incarnations() {
-        let mut actors = Actors::default();
-        let added =
-            (0..100).filter_map(|number| actors.find_or_add(NodeIndex(0), number, Timestamp::ZERO)).count();
-        assert_eq!(added, MAX_INCARNATIONS);
+        let (mut actors, node) = (Actors::default(), NodeIndex(0));
+        let at = Timestamp::from_millis;
+        let told = (0..100).filter_map(|number| actors.find_or_add(node, number, at(0))).count();
+        assert_eq!(told, MAX_BY_HEARSAY);
         actors.remove(3);
-        assert!(actors.find_or_add(NodeIndex(0), 500, Timestamp::ZERO).is_some());
+        assert!(actors.find_or_add(node, 500, at(0)).is_some());
+        // What is told takes no place from those who come themselves, nor the other way round.
+        let came = (1_000..1_100).filter_map(|number| actors.meet(node, number, at(number.into()))).count();
+        assert_eq!(
+            (came, actors.of_node(node).count()),
+            (MAX_INCARNATIONS - MAX_BY_HEARSAY, MAX_INCARNATIONS)
+        );
+        let oldest = actors.oldest_met(node).unwrap();
+        assert_eq!(actors.get(oldest).unwrap().incarnation, 1_000);
+        actors.remove(oldest);
+        // One that was known from others until now leaves its place to the next of them.
+        assert!(actors.meet(node, 500, at(2_000)).is_some());
+        assert!(actors.find_or_add(node, 501, at(2_000)).is_some());
+        assert_eq!(actors.of_node(node).count(), MAX_INCARNATIONS);
+    }
+
+    #[test]
+    fn a_log_that_is_numbered_anew_is_told_to_all_again() {
+        let mut actors = Actors::default();
+        let actor = actors.find_or_add(NodeIndex(1), 7, Timestamp::ZERO).unwrap();
+        let state = actors.get_mut(actor).unwrap();
+        (1..=5).for_each(|version| state.note(change(version)));
+        (state.clock, state.floor) = (5, 0);
+        state.trim(2);
+        state.renumber_beyond(1_000);
+        assert_eq!((state.clock, state.head(), state.floor), (1_003, 1_003, 2));
+        assert_eq!(state.since(5).map(|change| change.slot).collect::<Vec<_>>(), [3, 4, 5]);
     }
 }

@@ -6,14 +6,14 @@ use std::{
 };
 
 use super::{
-    hot::{HotKeys, Look},
+    hot::{Heat, HotKeys, Look},
     message::Item,
 };
 use crate::{
     algorithm::level::DEAD,
     counter::Share,
-    ledger::{ActorIndex, Entry, Ledger},
-    limit::OnPartition,
+    ledger::{ActorIndex, Entry, Ledger, Merged},
+    limit::{Limit, OnPartition},
     table::{
         Table,
         flow::{Flow, Rate},
@@ -24,6 +24,12 @@ use crate::{
 
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
+
+/// How much more than a key admits in an epoch a share may say is spent, net of what came back: a peer may define the limit
+/// otherwise for a while, or its gossip may have slept through some epochs.
+const PLAUSIBLE_EPOCHS: u64 = 16;
+/// How much may be spent and given back again: as good as no bound, but far from where numbers end.
+const PLAUSIBLE_TURNOVER: u64 = 1 << 48;
 
 /// Epochs of one actor's share that are kept at a time.
 const MAX_EPOCHS: usize = 4;
@@ -55,6 +61,8 @@ pub(super) struct Book {
     hand: u32,
     /// What each unreachable node is assumed to spend, in fixed point per second.
     assumed: f64,
+    /// The most that one share can plausibly say, in units, net of what came back.
+    plausible: u64,
 }
 
 /// A share of this node's that has been written down.
@@ -63,6 +71,8 @@ pub(super) struct Published {
     pub(super) epoch: u16,
     /// Milliseconds since the first of the units that it makes known was spent.
     pub(super) span_ms: u16,
+    /// Whether it is the first of its epoch for the key.
+    pub(super) first: bool,
 }
 
 /// Why a share was not taken in.
@@ -82,6 +92,26 @@ pub(super) struct Taken {
     pub(super) first: bool,
     /// Whether others should hear of it before the next heartbeat.
     pub(super) urgent: bool,
+    /// Whether more was said than anyone can have spent, so that it was not taken in full.
+    pub(super) cut: bool,
+    /// Units by which more is spent than was known, net.
+    pub(super) spent: u64,
+    /// Units by which the share has grown, spent and given back.
+    pub(super) grown: u64,
+}
+
+impl Taken {
+    fn new(slot: u32, merged: &Merged, cut: bool) -> Self {
+        Self {
+            slot,
+            news: merged.news,
+            first: merged.previous.is_none(),
+            urgent: false,
+            cut,
+            spent: u64::try_from(merged.units).unwrap_or(0),
+            grown: merged.grown,
+        }
+    }
 }
 
 /// What is to be allowed for in taking in a share.
@@ -110,6 +140,7 @@ impl Book {
             touched: Vec::new(),
             hand: 0,
             assumed: 0.0,
+            plausible: PLAUSIBLE_EPOCHS.saturating_mul(admitted_in_an_epoch(limit)),
             table,
         }
     }
@@ -140,7 +171,9 @@ impl Book {
             let Some(entry) = self.ledger.entry(slot, actor, clock as u16) else { continue };
             let amount = self.table.meter().fixed(entry.share.net());
             if actor != me {
-                self.ledger.settle(&self.table, slot, amount, 0, -self.table.meter().max_debt(), now);
+                let floor = -self.table.meter().max_debt();
+                let left = self.ledger.settle(&self.table, slot, amount, 0, floor, now);
+                self.ledger.forgive(slot, left);
             }
         }
     }
@@ -182,7 +215,8 @@ impl Book {
         let stamp = self.ledger.stamp(now.mono);
         let merged = self.ledger.merge(slot, me, epoch, share, stamp);
         self.ledger.touch(slot, me, epoch, stamp);
-        (merged.news || restate).then_some(Published { epoch, span_ms })
+        let first = merged.previous.is_none();
+        (merged.news || restate).then_some(Published { epoch, span_ms, first })
     }
 
     /// Begins a new epoch of this node's share: what the last one holds stays in it.
@@ -206,7 +240,7 @@ impl Book {
         let after = self.ledger.entry(slot, me, published.epoch).map_or(0, |entry| entry.share.spent);
         if after.saturating_sub(before) >= self.threshold.max(LEAST_URGENT as u64) {
             let table = Arc::clone(&self.table);
-            self.hot.heat(&table, slot, now);
+            self.hot.heat(&table, slot, Heat::Here, now);
         }
         Some(published)
     }
@@ -256,13 +290,23 @@ impl Book {
         let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
-        let merged = self.ledger.merge(slot, actor, item.epoch, item.share, stamp);
-        Ok(Taken { slot, news: merged.news, first: merged.previous.is_none(), urgent: false })
+        let (share, cut) = self.plausible(item.share);
+        let merged = self.ledger.merge(slot, actor, item.epoch, share, stamp);
+        Ok(Taken::new(slot, &merged, cut))
+    }
+
+    /// As much of a share as can have been spent, and whether that is less than was said. A share only grows, and so does
+    /// what is left of it here.
+    fn plausible(&self, said: Share) -> (Share, bool) {
+        let refunded = said.refunded.min(PLAUSIBLE_TURNOVER);
+        let share = Share { spent: said.spent.min(refunded.saturating_add(self.plausible)), refunded };
+        (share, share != said)
     }
 
     /// Puts the level where a peer says it is, which lacks `missing` units to the capacity, less what this node has
-    /// spent beyond the `included` units that the peer knew of.
-    pub(super) fn set_level(&mut self, slot: u32, missing: f64, included: u64, now: Now) {
+    /// spent beyond the `included` units that the peer knew of. Of the `others` units of which the peer also told, what the
+    /// level does not lack has been earned back, and is not given back once more.
+    pub(super) fn set_level(&mut self, slot: u32, missing: f64, included: u64, others: u64, now: Now) {
         let table = Arc::clone(&self.table);
         let Some(cell) = table.cell(slot) else { return };
         let meter = table.meter();
@@ -271,6 +315,16 @@ impl Book {
         let level =
             meter.capacity().saturating_sub(meter.amount_of(missing)).saturating_sub(meter.fixed(own));
         self.ledger.set_level(&table, slot, level, now);
+        let owed = meter.amount_of(missing).clamp(0, meter.capacity().saturating_add(meter.max_debt()));
+        self.ledger.forgive(slot, meter.fixed(others).saturating_sub(owed));
+    }
+
+    /// Drops all shares of an actor whose index goes to another.
+    pub(super) fn drop_actor(&mut self, actor: ActorIndex) {
+        self.ahead.retain(|(_, other)| *other != actor);
+        for slot in (0..self.table.used_slots()).chain([self.table.shared_slot()]) {
+            self.ledger.retain(slot, |entry| entry.actor != actor, |_| ());
+        }
     }
 
     /// Whether somebody attributes more to this node than it has written.
@@ -279,7 +333,8 @@ impl Book {
             return false;
         }
         let written = self.table.find(item.key).and_then(|slot| self.ledger.entry(slot, me, item.epoch));
-        item.share.spent > written.map_or(0, |entry| entry.share.spent)
+        let written = written.map_or(Share::default(), |entry| entry.share);
+        item.share.spent > written.spent || item.share.refunded > written.refunded
     }
 
     /// Ends all shares of this node's former incarnation: what they hold is published, and the next begins at zero.
@@ -335,17 +390,18 @@ impl Book {
         }
         let written = now.mono.before(Duration::from_nanos(age));
         let stamp = self.ledger.stamp(written);
-        let merged = self.ledger.merge(slot, actor, item.epoch, item.share, stamp);
-        let first = merged.previous.is_none();
+        let (share, cut) = self.plausible(item.share);
+        let merged = self.ledger.merge(slot, actor, item.epoch, share, stamp);
+        let taken = Taken::new(slot, &merged, cut);
         if ahead {
-            if first {
+            if taken.first {
                 self.ahead.push((slot, actor));
             }
-            return Ok(Taken { slot, news: merged.news, first, urgent: false });
+            return Ok(taken);
         }
-        let mut amount = fixed(&self.table, merged.units);
-        let hot =
-            item.statement.is_some_and(|said| said.demand > 0.0) && self.hot.heat(&self.table, slot, now);
+        let mut amount = self.ledger.refundable(slot, fixed(&self.table, merged.units));
+        let hot = item.statement.is_some_and(|said| said.demand > 0.0)
+            && self.hot.heat(&self.table, slot, Heat::There, now);
         let expected = hot || self.hot.contains(slot);
         let restated = expected && item.statement.is_some() && self.hot.is_newer(slot, actor, item.version);
         if restated {
@@ -359,13 +415,14 @@ impl Book {
         let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
         if amount != 0 {
             let spent_within = age.saturating_add(u64::from(item.span_ms) * 1_000_000);
-            self.ledger.settle(&self.table, slot, amount, spent_within, floor, now);
+            let left = self.ledger.settle(&self.table, slot, amount, spent_within, floor, now);
+            self.ledger.forgive(slot, left);
         }
         if expected && self.touched.last() != Some(&slot) {
             self.touched.push(slot);
         }
         let urgent = merged.units.unsigned_abs() >= self.threshold() || restated;
-        Ok(Taken { slot, news: merged.news || restated, first, urgent })
+        Ok(Taken { news: merged.news || restated, urgent, ..taken })
     }
 
     /// Works out anew what is expected of peers, once all of a frame's news has been taken in.
@@ -533,6 +590,12 @@ impl Book {
             });
         }
     }
+}
+
+/// The most that one key admits in an epoch, in units.
+fn admitted_in_an_epoch(limit: &Limit) -> u64 {
+    let earned = limit.quota().units_per_second() * limit.epoch_length().as_secs_f64();
+    limit.capacity().saturating_add(earned.ceil() as u64)
 }
 
 /// Units that may be unpublished before a key cannot wait, for a quota of so many in a fleet of so many nodes.

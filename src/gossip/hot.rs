@@ -74,10 +74,24 @@ struct Stated {
     flow: Flow,
 }
 
+/// Who says that a key is hot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heat {
+    /// It is asked for here.
+    Here,
+    /// A peer says so.
+    There,
+}
+
+/// Forecasts that go to keys only because peers say that they are hot. The others are kept for those that are asked for
+/// here, or one peer could take them all by what it claims.
+const MAX_TOLD: usize = MAX_FORECASTS / 2;
+
 /// A key for which expectations are kept.
 #[derive(Debug)]
 struct HotKey {
     forecast: u16,
+    heat: Heat,
     sampled: Timestamp,
     spent: u64,
     denied: u32,
@@ -108,6 +122,8 @@ pub(super) enum Look {
 pub(super) struct HotKeys {
     keys: BTreeMap<u32, HotKey>,
     free: Vec<u16>,
+    /// Keys that are hot only because peers say so.
+    told: usize,
     /// The quota in units per second.
     rate: f64,
     /// Whether units come back continuously, or at the boundaries of windows.
@@ -127,6 +143,7 @@ impl HotKeys {
         let rate = limit.quota().units_per_second();
         Self {
             keys: BTreeMap::new(),
+            told: 0,
             free: (1..=MAX_FORECASTS as u16).rev().collect(),
             rate,
             continuous: !limit.meter().needs_wall(),
@@ -154,14 +171,23 @@ impl HotKeys {
     }
 
     /// Starts keeping expectations of a key, unless the limit is too slow for them or there are too many already.
-    pub(super) fn heat(&mut self, table: &Table, slot: u32, now: Now) -> bool {
-        if self.contains(slot) {
+    pub(super) fn heat(&mut self, table: &Table, slot: u32, heat: Heat, now: Now) -> bool {
+        if let Some(key) = self.keys.get_mut(&slot) {
+            if heat == Heat::Here && key.heat == Heat::There {
+                key.heat = heat;
+                self.told -= 1;
+            }
             return true;
+        }
+        if heat == Heat::There && self.told >= MAX_TOLD {
+            return false;
         }
         let (true, Some(cell)) = (self.least.is_finite(), table.cell(slot)) else { return false };
         let Some(forecast) = self.free.pop() else { return false };
+        self.told += usize::from(heat == Heat::There);
         let key = HotKey {
             forecast,
+            heat,
             sampled: now.mono,
             spent: cell.level.spent(),
             denied: cell.denied.load(std::sync::atomic::Ordering::Relaxed),
@@ -184,6 +210,7 @@ impl HotKeys {
     /// Stops keeping expectations of a key; what was debited for them stays debited.
     pub(super) fn cool(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
         let Some(mut key) = self.keys.remove(&slot) else { return };
+        self.told -= usize::from(key.heat == Heat::There);
         key.fold(table, ledger, slot, now);
         if let Some(flow) = table.forecasts.get(usize::from(key.forecast)) {
             flow.store(Flow::default());

@@ -156,6 +156,7 @@ impl Gossip {
                 })
                 .collect(),
             refused: self.refused,
+            renewals: self.renewals,
         }
     }
 
@@ -173,6 +174,7 @@ impl Gossip {
             bytes_received: peer.traffic.bytes_received,
             messages_sent: peer.traffic.messages_sent,
             messages_received: peer.traffic.messages_received,
+            refused: peer.refused,
             mismatches: peer.mismatches.clone(),
         })
     }

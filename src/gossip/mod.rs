@@ -155,6 +155,9 @@ pub(crate) struct Gossip {
     timers: Timers,
     /// The node has left its fleet; its tables decide for themselves.
     alone: bool,
+    /// How often this node has gone on as another incarnation, and when it last did that or moved its versions.
+    renewals: u64,
+    renewed_at: Option<Timestamp>,
     slots: Vec<u32>,
 }
 
@@ -186,7 +189,10 @@ impl Gossip {
         let here = NodeIndex(here as u16);
         let incarnation = config.incarnation.get();
         let mut actors = Actors::default();
-        let me = actors.find_or_add(here, incarnation, now.mono).unwrap_or(0);
+        let me = actors.meet(here, incarnation, now.mono).unwrap_or(0);
+        if let Some(state) = actors.get_mut(me) {
+            state.own = true;
+        }
         let books: Vec<Book> =
             tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
         let held = books.iter().map(|book| book.table.used_slots()).collect();
@@ -217,6 +223,8 @@ impl Gossip {
             joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
             alone: false,
+            renewals: 0,
+            renewed_at: None,
             slots: Vec::new(),
             nodes,
             config,
@@ -315,7 +323,8 @@ impl Gossip {
         if let Some(me) = self.actors.get_mut(self.me) {
             me.clock += 1;
             let version = me.clock;
-            let Published { epoch, span_ms } = published;
+            let Published { epoch, span_ms, first } = published;
+            me.shares += usize::from(first);
             me.note(Change { version, limit: limit as u16, epoch, slot, span_ms });
         }
     }

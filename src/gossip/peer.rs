@@ -55,6 +55,71 @@ pub(super) struct Peer {
     pub(super) parts: u32,
     /// Whether its skew has been told of.
     pub(super) skew_noted: bool,
+    /// What it sent that was not taken in, or not in full.
+    pub(super) refused: u64,
+    /// When a place among its incarnations was last given up.
+    pub(super) given_up: Option<Timestamp>,
+    /// Shares of its own that others have told of lately.
+    pub(super) echoes: Echoes,
+}
+
+/// A node's share of which somebody else has told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Echo {
+    pub(super) limit: usize,
+    pub(super) slot: u32,
+    pub(super) epoch: u16,
+    pub(super) actor: ActorIndex,
+    /// By how much it grew with that, spent and given back.
+    pub(super) grown: u64,
+    pub(super) at: Timestamp,
+}
+
+/// The few of them that grew most, which their writer is shown, so that it finds out when somebody makes shares up in its
+/// name. To hide spending, a made-up share must be larger than the real one; and one that is pushed out of here was pushed
+/// out by a larger one.
+#[derive(Debug, Default)]
+pub(super) struct Echoes {
+    list: Vec<Echo>,
+    sent_at: Option<Timestamp>,
+}
+
+/// Shares that one node is shown at a time.
+const MAX_ECHOES: usize = 4;
+/// How often it is shown them, and for how long.
+const ECHO_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ECHO_FOR: Duration = Duration::from_secs(30);
+
+impl Echoes {
+    pub(super) fn note(&mut self, echo: Echo) {
+        let same = |other: &&mut Echo| {
+            (other.limit, other.slot, other.epoch, other.actor)
+                == (echo.limit, echo.slot, echo.epoch, echo.actor)
+        };
+        if let Some(known) = self.list.iter_mut().find(same) {
+            *known = Echo { grown: known.grown.max(echo.grown), ..echo };
+        } else if self.list.len() < MAX_ECHOES {
+            self.list.push(echo);
+        } else if let Some(least) = self.list.iter_mut().min_by_key(|other| other.grown)
+            && least.grown < echo.grown
+        {
+            *least = echo;
+        }
+    }
+
+    /// What is to be shown now, if it is time.
+    pub(super) fn due(&mut self, now: Timestamp) -> &[Echo] {
+        if self.list.is_empty() || self.sent_at.is_some_and(|at| now.since(at) < ECHO_AGAIN_AFTER) {
+            return &[];
+        }
+        self.list.retain(|echo| now.since(echo.at) < ECHO_FOR);
+        self.sent_at = Some(now);
+        &self.list
+    }
+
+    fn forget_actor(&mut self, actor: ActorIndex) {
+        self.list.retain(|echo| echo.actor != actor);
+    }
 }
 
 /// A time in which a node could not be heard.
@@ -98,6 +163,9 @@ impl Peer {
             left: None,
             parts: 0,
             skew_noted: false,
+            refused: 0,
+            given_up: None,
+            echoes: Echoes::default(),
         }
     }
 
@@ -134,6 +202,11 @@ impl Peer {
         self.nodes.as_ref()?.get(usize::from(number)).copied().flatten()
     }
 
+    /// How many nodes the peer numbers.
+    pub(super) fn numbered(&self) -> usize {
+        self.nodes.as_ref().map_or(0, Vec::len)
+    }
+
     /// This node's number of what the peer calls limit number `number`.
     pub(super) fn limit(&self, number: u16) -> Option<u16> {
         self.limits.get(usize::from(number)).copied().flatten()
@@ -162,6 +235,7 @@ impl Peer {
         if let Some(known) = self.known.get_mut(usize::from(actor)) {
             *known = Known::default();
         }
+        self.echoes.forget_actor(actor);
     }
 
     /// Takes in a measured round trip, smoothed as in RFC 6298.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    Channel, Event, Gossip, NodeIndex, ProtocolError,
-    actors::Change,
-    book::{Allowance, Refusal},
+    Channel, Event, Gossip, NodeIndex, ProtocolError, RefusedStatus,
+    actors::{Change, MAX_INCARNATIONS},
+    book::{Allowance, Refusal, Taken},
     message::{self, Beat, FrameReader, Hello, Item, Malformed, Message, Part, Progress, WireActor},
+    peer::Echo,
     round::wire_micros,
 };
 use crate::{
@@ -20,6 +21,12 @@ const WORRYING_SKEW_MS: u64 = 500;
 const MAX_AHEAD: u64 = 4 * super::actors::MAX_LOG as u64;
 /// Mismatches kept of a peer, to show.
 const MAX_MISMATCHES: usize = 16;
+/// How far this node moves its own versions ahead because somebody claims to have come so far; for more, it begins anew.
+const MAX_JUMP: u64 = 1 << 16;
+/// A node moves its versions, or goes on as another incarnation, once in so long: what a peer makes it do costs all.
+const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(20);
+/// A node whose places are all taken gives one up for a hello once in so long: it means a walk through all ledgers.
+const GIVE_UP_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Where in a frame the reader is.
 struct Group {
@@ -56,15 +63,19 @@ impl Gossip {
     fn take(&mut self, from: NodeIndex, message: Message<'_>, now: Now) -> Result<(), Malformed> {
         match message {
             Message::Hello(hello) => {
+                check_progress(&hello.progress, hello.nodes.len())?;
                 self.take_hello(from, hello, now);
                 Ok(())
             }
             Message::Frame(frame) => self.take_frame(from, frame, now),
             Message::SyncRequest(request) => {
+                check_progress(&request.progress, self.peer(from).map_or(0, |peer| peer.numbered()))?;
                 self.start_sync(from, request, now);
                 Ok(())
             }
             Message::Sync(sync) => {
+                let progress = sync.end.as_deref().unwrap_or_default();
+                check_progress(progress, self.peer(from).map_or(0, |peer| peer.numbered()))?;
                 self.take_sync(from, sync, now);
                 Ok(())
             }
@@ -97,7 +108,7 @@ impl Gossip {
         self.note_mismatches(from, mismatches);
         self.heard_of(from, hello.incarnation, now);
         // The actor is known from its hello on, even if it never spends.
-        let actor = self.actors.find_or_add(from, hello.incarnation, now.mono);
+        let actor = self.meet(from, hello.incarnation, now);
         if let Some(state) = actor.and_then(|actor| self.actors.get_mut(actor)) {
             state.heard = now.mono;
         }
@@ -206,7 +217,7 @@ impl Gossip {
                 }
                 Part::GroupEnd { to } => {
                     if let Some(group) = group.take().filter(|_| to > 0) {
-                        self.close_group(from, &group, to);
+                        self.close_group(from, &group, to, now);
                     }
                 }
             }
@@ -224,58 +235,83 @@ impl Gossip {
     }
 
     fn take_beat(&mut self, from: NodeIndex, beat: Beat, now: Now) {
-        let known = self.actors.len();
         let Some(actor) = self.actor(from, beat.actor, now) else { return };
-        let new = self.actors.len() > known || self.actors.get(actor).is_some_and(|state| state.beat == 0);
-        self.acknowledge(from, actor, beat.version);
+        self.acknowledge(from, actor, beat.version, now);
+        if actor == self.me {
+            // Somebody has made up a beat of this node. The next one follows on it, or nobody would hear it any more.
+            if is_later(beat.beat, self.beat) {
+                self.beat = beat.beat;
+            }
+            return;
+        }
         let Some(state) = self.actors.get_mut(actor) else { return };
-        if beat.version > state.clock && actor != self.me {
+        if beat.version > state.clock {
             state.behind_since.get_or_insert(now.mono);
         }
-        if beat.beat > state.beat && actor != self.me {
-            state.beat = beat.beat;
-            let (node, incarnation) = (state.node, state.incarnation);
-            // The first beat heard of an actor may be its last, long ago; the next one is a sign of life.
-            if !new {
-                state.heard = now.mono;
-                self.heard_of(node, incarnation, now);
-            }
+        // Where one has come itself, what it says of its beat is so, whatever others have said of it.
+        let direct = state.node == from && state.met;
+        let before = state.beat;
+        if beat.beat == 0 || before.is_some_and(|before| !direct && !is_later(beat.beat, before)) {
+            return;
+        }
+        state.beat = Some(beat.beat);
+        let (node, incarnation) = (state.node, state.incarnation);
+        // The first beat heard of an actor may be its last, long ago; the next one is a sign of life.
+        if before.is_some_and(|before| is_later(beat.beat, before)) {
+            state.heard = now.mono;
+            self.heard_of(node, incarnation, now);
         }
     }
 
-    /// A peer says how far it has come with an actor's changes; with this node's own it cannot have come further than
-    /// they go.
-    fn acknowledge(&mut self, from: NodeIndex, actor: ActorIndex, version: u64) {
+    /// A peer says how far it has come with an actor's changes.
+    fn acknowledge(&mut self, from: NodeIndex, actor: ActorIndex, version: u64, now: Now) {
         let own = self.actors.get(self.me).map_or(0, |state| state.clock);
-        let version = if actor == self.me { version.min(own) } else { version.min(message::MAX_VERSION) };
+        if actor == self.me && version > own {
+            // It cannot have come further with this node's own changes than they go, so this says nothing of it.
+            self.outrun(version, now);
+            return;
+        }
         if let Some(peer) = self.peer_mut(from) {
-            peer.acknowledge(actor, version);
+            peer.acknowledge(actor, version.min(message::MAX_VERSION));
+        }
+    }
+
+    /// Somebody has been made to believe that this node's changes go further than they do, and would take what comes next
+    /// for old. So they go on from there, and what is not acknowledged is told again.
+    fn outrun(&mut self, version: u64, now: Now) {
+        let own = self.actors.get(self.me).map_or(0, |state| state.clock);
+        if version - own > MAX_JUMP || version > message::MAX_VERSION / 2 {
+            self.renew_incarnation(now);
+        } else if self.may_renew(now)
+            && let Some(me) = self.actors.get_mut(self.me)
+        {
+            me.renumber_beyond(version);
         }
     }
 
     pub(super) fn take_progress(&mut self, from: NodeIndex, progress: &[Progress], now: Now) {
         for progress in progress {
             if let Some(actor) = self.actor(from, progress.actor, now) {
-                self.acknowledge(from, actor, progress.version);
+                self.acknowledge(from, actor, progress.version, now);
             }
         }
     }
 
     fn open_group(&mut self, from: NodeIndex, wire: WireActor, version: u64, now: Now) -> Option<Group> {
         let Some(actor) = self.actor(from, wire, now) else {
-            self.refused.unknown += 1;
+            self.refuse(from, |refused| &mut refused.unknown);
             return None;
         };
         let contiguous = self.actors.get(actor).is_some_and(|state| version <= state.clock);
         Some(Group { actor, contiguous })
     }
 
-    fn close_group(&mut self, from: NodeIndex, group: &Group, to: u64) {
-        self.acknowledge(from, group.actor, to);
-        if group.actor != self.me
-            && group.contiguous
-            && let Some(state) = self.actors.get_mut(group.actor)
+    fn close_group(&mut self, from: NodeIndex, group: &Group, to: u64, now: Now) {
+        self.acknowledge(from, group.actor, to, now);
+        if group.contiguous
+            && let Some(state) = self.actors.get_mut(group.actor).filter(|state| !state.own)
             && to > state.clock
+            && to - state.clock <= MAX_AHEAD
         {
             state.clock = to;
             state.behind_since = None;
@@ -284,24 +320,22 @@ impl Gossip {
 
     fn take_item(&mut self, from: NodeIndex, actor: ActorIndex, item: Item, now: Now) {
         let Some(limit) = self.peer(from).and_then(|peer| peer.limit(item.limit)) else {
-            self.refused.unknown += 1;
+            self.refuse(from, |refused| &mut refused.unknown);
             return;
         };
-        if actor == self.me {
-            self.take_echo(usize::from(limit), &item, now);
+        if self.is_own(actor) {
+            self.take_echo(usize::from(limit), actor, &item, now);
             return;
         }
         if self.actors.get(actor).is_none_or(|state| item.version.saturating_sub(state.clock) > MAX_AHEAD) {
-            self.refused.out_of_epoch += 1;
+            self.refuse(from, |refused| &mut refused.out_of_epoch);
             return;
         }
         let allow = self.allowance(from, actor, now);
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
         match book.take(actor, &item, allow, now) {
             Ok(taken) => {
-                if let (true, Some(state)) = (taken.first, self.actors.get_mut(actor)) {
-                    state.shares += 1;
-                }
+                self.note_taken(from, usize::from(limit), actor, item.epoch, &taken, now);
                 if taken.news && self.nodes.len() > 2 {
                     if let Some(state) = self.actors.get_mut(actor) {
                         state.note(Change {
@@ -315,9 +349,62 @@ impl Gossip {
                     self.timers.round_wanted |= taken.urgent && !self.is_direct();
                 }
             }
-            Err(Refusal::OutOfEpoch) => self.refused.out_of_epoch += 1,
-            Err(Refusal::NoRoom) => self.refused.no_room += 1,
+            Err(refusal) => self.refuse_share(from, refusal),
         }
+    }
+
+    /// Counts a share that was taken in, and has its actor hear of it where somebody else told of it.
+    pub(super) fn note_taken(
+        &mut self,
+        from: NodeIndex,
+        limit: usize,
+        actor: ActorIndex,
+        epoch: u16,
+        taken: &Taken,
+        now: Now,
+    ) {
+        if taken.cut {
+            self.refuse(from, |refused| &mut refused.implausible);
+        }
+        let Some(state) = self.actors.get_mut(actor) else { return };
+        if taken.first {
+            state.shares += 1;
+        }
+        let node = state.node;
+        if taken.grown > 0
+            && node != from
+            && node != self.here
+            && let Some(peer) = self.peer_mut(node)
+        {
+            peer.echoes.note(Echo {
+                limit,
+                slot: taken.slot,
+                epoch,
+                actor,
+                grown: taken.grown,
+                at: now.mono,
+            });
+        }
+    }
+
+    pub(super) fn refuse_share(&mut self, from: NodeIndex, refusal: Refusal) {
+        self.refuse(from, |refused| match refusal {
+            Refusal::OutOfEpoch => &mut refused.out_of_epoch,
+            Refusal::NoRoom => &mut refused.no_room,
+        });
+    }
+
+    /// Counts what was not taken in of what a peer sent.
+    pub(super) fn refuse(&mut self, from: NodeIndex, count: impl FnOnce(&mut RefusedStatus) -> &mut u64) {
+        *count(&mut self.refused) += 1;
+        if let Some(peer) = self.peer_mut(from) {
+            peer.refused += 1;
+        }
+    }
+
+    /// Whether this process writes, or wrote, as this actor.
+    pub(super) fn is_own(&self, actor: ActorIndex) -> bool {
+        self.actors.get(actor).is_some_and(|state| state.own)
     }
 
     /// How news of `actor` that came from `from` is to be judged.
@@ -332,26 +419,47 @@ impl Gossip {
 
     /// Somebody tells this node of its own share. If it is more than was written, another has written as this actor, or
     /// this node has lost what it wrote: it goes on as another actor.
-    fn take_echo(&mut self, limit: usize, item: &Item, now: Now) {
+    pub(super) fn take_echo(&mut self, limit: usize, actor: ActorIndex, item: &Item, now: Now) {
         let Some(book) = self.books.get(limit) else { return };
-        if book.wrote_less_than(self.me, item, now) {
+        if actor == self.me && book.wrote_less_than(self.me, item, now) {
             self.renew_incarnation(now);
         }
     }
 
+    /// Whether this node may go on as another now, or move its versions; if so, not again for a while.
+    fn may_renew(&mut self, now: Now) -> bool {
+        let may = self.renewed_at.is_none_or(|at| now.mono.since(at) >= RENEW_AGAIN_AFTER);
+        if may {
+            self.renewed_at = Some(now.mono);
+        }
+        may
+    }
+
     fn renew_incarnation(&mut self, now: Now) {
+        if !self.may_renew(now) {
+            return;
+        }
+        // Nobody asks the former actor for anything any more, so what it has to say is said now.
+        self.publish_changed(usize::MAX, now);
+        for peer in self.others() {
+            if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
+                self.tell(peer, false, true, now);
+            }
+        }
         let former = self.me;
         let Some(me) = (0..8).find_map(|_| {
             let number = self.rng.u32(..);
-            self.actors
-                .find(self.here, number)
-                .is_none()
-                .then(|| self.actors.find_or_add(self.here, number, now.mono))?
+            let free = self.actors.find(self.here, number).is_none();
+            free.then(|| self.actors.meet(self.here, number, now.mono))?
         }) else {
             return;
         };
-        self.incarnation = self.actors.get(me).map_or(self.incarnation, |state| state.incarnation);
+        if let Some(state) = self.actors.get_mut(me) {
+            state.own = true;
+            self.incarnation = state.incarnation;
+        }
         self.me = me;
+        self.renewals += 1;
         for book in &mut self.books {
             book.close_own(former);
         }
@@ -360,6 +468,48 @@ impl Gossip {
             self.send_hello(peer, now);
         }
     }
+}
+
+impl Gossip {
+    /// The actor that a node says it is: it always gets a place, if need be that of an earlier incarnation.
+    fn meet(&mut self, node: NodeIndex, incarnation: u32, now: Now) -> Option<ActorIndex> {
+        if let Some(actor) = self.actors.meet(node, incarnation, now.mono) {
+            return Some(actor);
+        }
+        let oldest = self.actors.oldest_met(node)?;
+        if self.actors.get(oldest).is_some_and(|state| state.shares > 0) {
+            let peer = self.peer_mut(node)?;
+            if peer.given_up.is_some_and(|at| now.mono.since(at) < GIVE_UP_AGAIN_AFTER) {
+                return None;
+            }
+            peer.given_up = Some(now.mono);
+            self.books.iter_mut().for_each(|book| book.drop_actor(oldest));
+        }
+        self.forget_actor(oldest);
+        self.actors.meet(node, incarnation, now.mono)
+    }
+
+    /// Forgets an actor of which no ledger holds shares any more.
+    pub(super) fn forget_actor(&mut self, actor: ActorIndex) {
+        self.actors.remove(actor);
+        self.peers.iter_mut().for_each(|peer| peer.forget_actor(actor));
+        self.books.iter_mut().for_each(|book| book.hot.forget_actor(actor));
+        self.jobs.iter_mut().for_each(|job| job.forget_actor(actor));
+    }
+}
+
+/// Whether one beat comes after another. Beats are counted modulo 2³² (serial numbers, RFC 1982), so that there is none
+/// which no other can follow.
+fn is_later(beat: u32, than: u32) -> bool {
+    (beat.wrapping_sub(than) as i32) > 0
+}
+
+/// A peer speaks of no more actors than the nodes it lists can have.
+fn check_progress(progress: &[Progress], nodes: usize) -> Result<(), Malformed> {
+    if progress.len() > nodes * MAX_INCARNATIONS {
+        return Err(Malformed::Bounds("it tells of more actors than the nodes that it lists can have"));
+    }
+    Ok(())
 }
 
 /// A peer's text, short enough to show.

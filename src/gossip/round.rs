@@ -6,7 +6,7 @@ use super::{
     Channel, Gossip, NodeIndex,
     actors::{ActorState, Change},
     book::Book,
-    hot::Look,
+    hot::{Heat, Look},
     message::{BEAT_BYTES, Beat, FrameWriter, GROUP_BYTES, Header, ITEM_BYTES, WireActor},
 };
 use crate::{
@@ -59,7 +59,7 @@ impl Gossip {
         let me = self.me;
         let table = std::sync::Arc::clone(&self.books[limit].table);
         let book = &mut self.books[limit];
-        if !book.hot.heat(&table, slot, now) {
+        if !book.hot.heat(&table, slot, Heat::Here, now) {
             if let Some(published) = book.publish(me, slot, false, now) {
                 self.note_own(limit, slot, published);
                 self.timers.round_wanted = true;
@@ -110,7 +110,8 @@ impl Gossip {
 
     /// Publishes all that has changed, looks after the ledgers and the peers, and sends a round to say so.
     pub(super) fn heartbeat(&mut self, now: Now) {
-        self.beat = self.beat.wrapping_add(1);
+        // 0 is that of one who has not been heard.
+        self.beat = self.beat.wrapping_add(1).max(1);
         self.publish_changed(MAX_PUBLISHED, now);
         self.sweep(now);
         self.check_peers(now);
@@ -173,9 +174,7 @@ impl Gossip {
         let gone: Vec<ActorIndex> =
             self.actors.iter().filter(|(actor, state)| idle(*actor, state)).map(|(actor, _)| actor).collect();
         for actor in gone {
-            self.actors.remove(actor);
-            self.peers.iter_mut().for_each(|peer| peer.forget_actor(actor));
-            self.books.iter_mut().for_each(|book| book.hot.forget_actor(actor));
+            self.forget_actor(actor);
         }
     }
 
@@ -226,6 +225,9 @@ impl Gossip {
         if tellings.is_empty() && !heartbeat {
             return;
         }
+        if heartbeat {
+            self.show_echoes(to, now);
+        }
         let pending: usize = tellings
             .iter()
             .filter_map(|telling| Some(self.actors.get(telling.actor)?.since(telling.from).len()))
@@ -248,6 +250,33 @@ impl Gossip {
                 break;
             }
         }
+    }
+
+    /// Shows a peer shares of its own of which this node has from others.
+    fn show_echoes(&mut self, to: NodeIndex, now: Now) {
+        let (here, datagram) = (self.here, self.peer(to).map_or(0, |peer| peer.datagram_bytes));
+        let echoes = self.peer_mut(to).map_or(Vec::new(), |peer| peer.echoes.due(now.mono).to_vec());
+        if echoes.is_empty() || to == here || datagram <= MIN_DATAGRAM_BYTES {
+            return;
+        }
+        let mut writer = FrameWriter::new(self.header(to, now), &[], datagram);
+        for echo in echoes {
+            let (Some(state), Some(book)) = (self.actors.get(echo.actor), self.books.get(echo.limit)) else {
+                continue;
+            };
+            let Some(item) = book.item(self.me, echo.actor, echo.slot, echo.epoch, now) else { continue };
+            // The version says nothing here, and a group of one that does not say how far it goes is no news of that.
+            writer.start_group(WireActor { node: state.node.0, incarnation: state.incarnation }, 0);
+            writer.item(&super::message::Item {
+                version: 1,
+                limit: echo.limit as u16,
+                statement: None,
+                ..item
+            });
+            writer.end_group(None);
+        }
+        let payload = writer.finish();
+        self.push(to, Channel::Datagram, payload);
     }
 
     /// What a peer has not been told, actor by actor; this node's own changes first.
@@ -346,7 +375,7 @@ impl Gossip {
         let mut own = None;
         for (actor, state) in self.actors.iter() {
             let wire = WireActor { node: state.node.0, incarnation: state.incarnation };
-            let beat = Beat { actor: wire, beat: state.beat, version: state.clock };
+            let beat = Beat { actor: wire, beat: state.beat.unwrap_or(0), version: state.clock };
             if actor == self.me { own = Some(Beat { beat: self.beat, ..beat }) } else { others.push(beat) }
         }
         let room = most.saturating_sub(1);

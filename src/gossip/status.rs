@@ -21,6 +21,9 @@ pub struct Status {
     pub limits: Vec<LimitStatus>,
     /// What was refused of what peers sent.
     pub refused: RefusedStatus,
+    /// How often this node has gone on as a new incarnation, since a peer had heard of more than it spent. More than 0 says
+    /// that somebody makes up shares in its name; the peers' own counts of `refused` may tell who.
+    pub renewals: u64,
 }
 
 /// What a node knows of a peer.
@@ -47,6 +50,9 @@ pub struct PeerStatus {
     pub messages_sent: u64,
     /// Messages received from it.
     pub messages_received: u64,
+    /// Shares that it sent and that were not taken in, or not in full, for whatever reason that
+    /// [`RefusedStatus`] names.
+    pub refused: u64,
     /// In what its configuration parts from this node's, in words; empty where they agree.
     pub mismatches: Vec<String>,
 }
@@ -91,6 +97,9 @@ pub struct RefusedStatus {
     pub no_room: u64,
     /// Shares of limits or nodes that this node does not know.
     pub unknown: u64,
+    /// Shares that say more than sixteen times what their limit admits in an epoch; no more than that was taken in. A peer
+    /// defines the limit otherwise, admits everything since its `on_partition` is `open`, or lies.
+    pub implausible: u64,
 }
 
 /// What the driver may want to log: one event a change of state.

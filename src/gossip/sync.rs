@@ -7,7 +7,10 @@
 //!
 //! Nothing walks a table in one go: an answer is written a few thousand keys at a time.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Channel, Event, Gossip, NodeIndex,
@@ -76,6 +79,13 @@ pub(super) struct SyncJob {
     parts: u32,
     /// How far this node had come when it began.
     progress: Vec<Progress>,
+}
+
+impl SyncJob {
+    /// Forgets an actor whose index goes to another.
+    pub(super) fn forget_actor(&mut self, actor: ActorIndex) {
+        self.wanted.remove(&actor);
+    }
 }
 
 impl Gossip {
@@ -186,16 +196,12 @@ impl Gossip {
         peer.answered = Some(now.mono);
         self.take_progress(from, &request.progress, now);
         self.publish_changed(usize::MAX, now);
-        let has = |gossip: &mut Self, actor: ActorIndex| {
-            let said = request
-                .progress
-                .iter()
-                .find(|progress| gossip.actor(from, progress.actor, now) == Some(actor));
-            said.map_or(0, |progress| progress.version)
-        };
-        let all: Vec<(ActorIndex, u64)> =
-            self.actors.iter().map(|(actor, state)| (actor, state.clock)).collect();
-        let wanted = all.into_iter().filter(|(actor, clock)| request.joining || has(self, *actor) < *clock);
+        let said = request.progress.iter();
+        let has: BTreeMap<ActorIndex, u64> = said
+            .filter_map(|progress| Some((self.actor(from, progress.actor, now)?, progress.version)))
+            .collect();
+        let has = |actor| has.get(&actor).copied().unwrap_or(0);
+        let wanted = self.actors.iter().filter(|(actor, state)| request.joining || has(*actor) < state.clock);
         let wanted = wanted.map(|(actor, _)| actor).collect();
         let job = SyncJob {
             peer: from,
@@ -259,7 +265,7 @@ impl Gossip {
         let book = self.books.get(limit)?;
         let mut shares = Vec::new();
         for entry in book.ledger.entries(slot).filter(|entry| job.wanted.contains(&entry.actor)) {
-            let state = self.actors.get(entry.actor)?;
+            let Some(state) = self.actors.get(entry.actor) else { continue };
             shares.push(SyncShare {
                 actor: WireActor { node: state.node.0, incarnation: state.incarnation },
                 epoch: entry.epoch,
@@ -305,8 +311,8 @@ impl Gossip {
         }
         self.take_progress(from, &progress, now);
         for progress in progress {
-            let actor = self.actor(from, progress.actor, now).filter(|actor| *actor != self.me);
-            if let Some(state) = actor.and_then(|actor| self.actors.get_mut(actor))
+            let actor = self.actor(from, progress.actor, now);
+            if let Some(state) = actor.and_then(|actor| self.actors.get_mut(actor)).filter(|state| !state.own)
                 && progress.version.min(message::MAX_VERSION) > state.clock
             {
                 state.clock = progress.version.min(message::MAX_VERSION);
@@ -336,7 +342,7 @@ impl Gossip {
 
     fn take_sync_key(&mut self, from: NodeIndex, key: &SyncKey, synced: bool, now: Now) {
         let Some(limit) = self.peer(from).and_then(|peer| peer.limit(key.limit)) else {
-            self.refused.unknown += 1;
+            self.refuse(from, |refused| &mut refused.unknown);
             return;
         };
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
@@ -347,33 +353,35 @@ impl Gossip {
         // The level of a peer that has just started itself says nothing.
         let baseline = synced && continuous && held.is_none_or(|slot| !told(slot));
         let Some(slot) = held.or_else(|| book.table.insert(digest, now)) else {
-            self.refused.no_room += 1;
+            self.refuse(from, |refused| &mut refused.no_room);
             return;
         };
         if held.is_none() {
             book.ledger.start(&book.table, slot, now);
         }
-        let mut included = 0;
+        let (mut included, mut others) = (0_u64, 0_u64);
         for share in &key.shares {
             let Some(actor) = self.actor(from, share.actor, now) else {
-                self.refused.unknown += 1;
+                self.refuse(from, |refused| &mut refused.unknown);
                 continue;
             };
-            if actor == self.me {
-                included =
-                    Share { spent: share.spent, refunded: share.refunded }.net().saturating_add(included);
+            if self.is_own(actor) {
+                let share = Share { spent: share.spent, refunded: share.refunded };
+                included = share.net().saturating_add(included);
             }
-            self.take_sync_share(from, usize::from(limit), digest, actor, share, baseline, now);
+            let grown = self.take_sync_share(from, usize::from(limit), digest, actor, share, baseline, now);
+            others = others.saturating_add(grown);
         }
         if baseline {
             let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
-            book.set_level(slot, key.missing as f64 / LEVEL_STEPS, included, now);
+            book.set_level(slot, key.missing as f64 / LEVEL_STEPS, included, others, now);
             if let Some(joining) = &mut self.joining {
                 joining.told.insert((limit, slot));
             }
         }
     }
 
+    /// Takes in a share; returns the units by which others have spent more than was known.
     #[allow(clippy::too_many_arguments, reason = "one share, and how to take it")]
     fn take_sync_share(
         &mut self,
@@ -384,7 +392,7 @@ impl Gossip {
         share: &SyncShare,
         baseline: bool,
         now: Now,
-    ) {
+    ) -> u64 {
         let item = Item {
             version: 0,
             limit: limit as u16,
@@ -395,25 +403,25 @@ impl Gossip {
             span_ms: 0,
             statement: None,
         };
-        if actor == self.me {
-            // What a joining node finds of itself cannot be an echo of this incarnation gone wrong.
-            return;
+        if self.is_own(actor) {
+            self.take_echo(limit, actor, &item, now);
+            return 0;
         }
         let allow = self.allowance(from, actor, now);
-        let Some(book) = self.books.get_mut(limit) else { return };
+        let Some(book) = self.books.get_mut(limit) else { return 0 };
         let taken = match baseline {
             true => book.take_baseline(actor, &item, now),
             false => book.take(actor, &item, allow, now),
         };
         match taken {
-            Ok(taken) if taken.first => {
-                if let Some(state) = self.actors.get_mut(actor) {
-                    state.shares += 1;
-                }
+            Ok(taken) => {
+                self.note_taken(from, limit, actor, item.epoch, &taken, now);
+                taken.spent
             }
-            Ok(_) => {}
-            Err(super::book::Refusal::OutOfEpoch) => self.refused.out_of_epoch += 1,
-            Err(super::book::Refusal::NoRoom) => self.refused.no_room += 1,
+            Err(refusal) => {
+                self.refuse_share(from, refusal);
+                0
+            }
         }
     }
 
