@@ -12,7 +12,8 @@ pub enum Basis {
     Alone,
     /// The whole fleet's spending, as last heard.
     Cluster,
-    /// This node has not synced with its peers yet, and admits its share of the quota.
+    /// This node has not synced with its peers yet, and admits its share of the quota. Its buckets start empty; a `peek` at
+    /// a key that it does not hold finds what such a bucket starts with.
     Joining,
     /// Some peers are unheard; the limit's `on_partition` decides what is assumed of them.
     LocalOnly {
@@ -55,7 +56,8 @@ impl<'a> Decision<'a> {
         self.limit.meter().whole(self.level)
     }
 
-    /// How long until the full capacity is there again if nothing more is spent; zero when it is there.
+    /// How long until the full capacity is there again if nothing more is spent; zero when it is there. Like
+    /// [`retry_after`](Self::retry_after), it is worked out at the limit's full rate.
     pub fn reset_after(&self) -> Duration {
         self.wait_for(self.limit.meter().capacity())
     }
@@ -63,6 +65,12 @@ impl<'a> Decision<'a> {
     /// The earliest time after which the refused cost would pass if nobody else spends; `None` when it was allowed.
     ///
     /// Rounded up to the nanosecond, at least one: a retry at that time finds the units there.
+    ///
+    /// It is worked out at the limit's full rate. While something is taken to be spent elsewhere, units come back to this
+    /// node more slowly, and the wait that is named is the least there can be, not the one that suffices: while the node is
+    /// [`Basis::Joining`], it has quota ÷ nodes to give, so the units may be there only after as many times the wait as there
+    /// are nodes; so it is under [`OnPartition::Share`](crate::OnPartition::Share), by nodes ÷ nodes heard. A caller that
+    /// comes back too early is told the rest.
     pub fn retry_after(&self) -> Option<Duration> {
         let cost = self.limit.meter().fixed(self.cost);
         (!self.allowed).then(|| self.wait_for(cost).max(Duration::from_nanos(1)))

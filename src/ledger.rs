@@ -160,6 +160,13 @@ impl Ledger {
         self.shares
     }
 
+    /// Shares held of one actor.
+    #[cfg(test)]
+    pub(crate) fn count_of(&self, actor: ActorIndex) -> usize {
+        let entries = (0..self.records.len() as u32).flat_map(|slot| self.entries(slot));
+        entries.filter(|entry| entry.actor == actor).count()
+    }
+
     /// The entries of the key in `slot`.
     pub(crate) fn entries(&self, slot: u32) -> impl Iterator<Item = &Entry> {
         let record = self.records.get(slot as usize);

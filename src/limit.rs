@@ -85,6 +85,9 @@ pub enum Algorithm {
 }
 
 /// What a node does about peers that it cannot hear.
+///
+/// A peer that has said that it stops is not one of them. It spends nothing, so nothing is assumed of it and its part of
+/// the quota is free; `Open` and `Closed` do not apply for its sake. When it is started again it is heard again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnPartition {

@@ -489,11 +489,12 @@ impl Table {
 
     /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
     pub(crate) fn refund(&self, key: Key, units: u64, now: Now) -> u64 {
-        let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) else {
-            return 0;
-        };
+        self.hold(key, |slot, cell| self.refund_to(slot, cell, units, now)).unwrap_or(0)
+    }
+
+    fn refund_to(&self, slot: u32, cell: &Cell, units: u64, now: Now) -> u64 {
         let spent = cell.level.spent();
-        if spent & DEAD != 0 || !cell.holds(key) {
+        if spent & DEAD != 0 {
             return 0;
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
@@ -605,6 +606,32 @@ mod tests {
         assert_eq!(admitted(&table, at(0), at(0)), 10);
         assert_eq!(admitted(&table, at(0), at(3_900)), 3);
         assert_eq!(admitted(&table, at(0), at(4_000)), 1);
+    }
+
+    #[test]
+    fn a_refund_goes_to_no_other_key_that_gets_the_cell_meanwhile() {
+        let quick = Limit::token_bucket("a", Quota::per_second(100_000_000)).burst(1).max_keys(1);
+        let table = Table::new(quick.on_full(OnFull::Closed).build().unwrap());
+        let clock = AtomicU32::new(0);
+        let tick = || at(u64::from(clock.fetch_add(1, Ordering::Relaxed)));
+        let visit = |digest: u128| {
+            let key = Key::from_digest(digest);
+            for _ in 0..20_000 {
+                let now = tick();
+                if table.check(key, 1, now, || now).is_allowed() {
+                    // Its bucket is full again, so the other may have the cell by now.
+                    table.refund(key, 1, tick());
+                }
+                if let Some(cell) = table.cell(0) {
+                    let refunded = cell.refunded.load(Ordering::Acquire);
+                    assert!(refunded <= cell.level.spent() & !DEAD);
+                }
+            }
+        };
+        std::thread::scope(|scope| (1..=3).for_each(|digest| drop(scope.spawn(move || visit(digest)))));
+        let cell = table.cell(0).unwrap();
+        let spent = (cell.level.spent() & !DEAD) - cell.base.load(Ordering::Acquire);
+        assert!(cell.refunded.load(Ordering::Acquire) <= spent, "more came back than this key had spent");
     }
 
     #[test]

@@ -399,7 +399,10 @@ impl Book {
             }
             return Ok(taken);
         }
-        let mut amount = self.ledger.refundable(slot, fixed(&self.table, merged.units));
+        // What comes back of a window that is over, comes back to that window.
+        let is_over = self.window.is_some_and(|window| item.epoch != window as u16);
+        let units = if is_over { merged.units.max(0) } else { merged.units };
+        let mut amount = self.ledger.refundable(slot, fixed(&self.table, units));
         let hot = item.statement.is_some_and(|said| said.demand > 0.0)
             && self.hot.heat(&self.table, slot, Heat::There, now);
         let expected = hot || self.hot.contains(slot);

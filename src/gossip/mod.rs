@@ -31,6 +31,8 @@ mod receive;
 mod round;
 mod status;
 mod sync;
+#[cfg(all(test, feature = "sim"))]
+mod tests;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

@@ -203,8 +203,8 @@ impl Peer {
     }
 
     /// How many nodes the peer numbers.
-    pub(super) fn numbered(&self) -> usize {
-        self.nodes.as_ref().map_or(0, Vec::len)
+    pub(super) fn numbered(&self) -> Option<usize> {
+        self.nodes.as_ref().map(Vec::len)
     }
 
     /// This node's number of what the peer calls limit number `number`.

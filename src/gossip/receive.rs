@@ -69,13 +69,13 @@ impl Gossip {
             }
             Message::Frame(frame) => self.take_frame(from, frame, now),
             Message::SyncRequest(request) => {
-                check_progress(&request.progress, self.peer(from).map_or(0, |peer| peer.numbered()))?;
+                check_progress(&request.progress, self.numbered(from))?;
                 self.start_sync(from, request, now);
                 Ok(())
             }
             Message::Sync(sync) => {
                 let progress = sync.end.as_deref().unwrap_or_default();
-                check_progress(progress, self.peer(from).map_or(0, |peer| peer.numbered()))?;
+                check_progress(progress, self.numbered(from))?;
                 self.take_sync(from, sync, now);
                 Ok(())
             }
@@ -84,6 +84,11 @@ impl Gossip {
                 Ok(())
             }
         }
+    }
+
+    /// How many nodes a peer may speak of: those that its hello listed. Before that has come, nothing of it is taken in.
+    fn numbered(&self, from: NodeIndex) -> usize {
+        self.peer(from).and_then(|peer| peer.numbered()).unwrap_or(message::MAX_NODES)
     }
 
     fn take_hello(&mut self, from: NodeIndex, hello: Hello, now: Now) {

@@ -13,11 +13,10 @@ use tokio::{task::JoinSet, time::timeout};
 use super::{
     Run,
     link::{self, Route, Shaken},
-    preamble::{self, Failure},
-    refusal::{Refusal, explain},
+    preamble::{self, Failure, Preamble},
+    refusal::{Farewell, Refusal, explain},
     tls,
 };
-use crate::node::NodeId;
 
 /// Handshakes in progress, preambles included.
 pub(crate) const MAX_HANDSHAKES: usize = 64;
@@ -78,14 +77,19 @@ async fn serve(run: Run, incoming: Incoming, pass: Pass) {
                 shaken.connection.close(refusal.code(), refusal.text().as_bytes());
             }
         })?;
-        Ok((shaken, route))
+        if route.is_none() {
+            let farewell = Farewell::Knocked;
+            shaken.connection.close(farewell.code(), farewell.text().as_bytes());
+        }
+        Ok(route.map(|route| (shaken, route)))
     };
     let outcome = tokio::select! {
         outcome = greeting => outcome,
         () = run.net.cut() => return,
     };
     match outcome {
-        Ok((shaken, route)) => link::carry(&run, &route, shaken, pass).await,
+        Ok(Some((shaken, route))) => link::carry(&run, &route, shaken, pass).await,
+        Ok(None) => {}
         Err(failure) => account(&run, address, &failure),
     }
 }
@@ -100,24 +104,31 @@ async fn shake_hands(run: &Run, incoming: Incoming) -> Result<Shaken, Failure> {
     }
 }
 
-async fn greet(run: &Run, connection: &Connection) -> Result<Arc<Route>, Failure> {
+/// Hears who is there; `None` where it only knocks.
+async fn greet(run: &Run, connection: &Connection) -> Result<Option<Arc<Route>>, Failure> {
     let exchange = async {
         let claimed = preamble::receive(connection).await?;
         let route = admit(run, connection, &claimed).map_err(Failure::Refused)?;
+        if claimed.is_knock {
+            let heard = route.knock();
+            tracing::debug!(peer = %claimed.node, heard, "the peer knocks");
+            return Ok(None);
+        }
         preamble::send(connection, &run.net.node).await?;
-        Ok(route)
+        Ok(Some(route))
     };
     timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or(Err(Failure::Refused(Refusal::Timeout)))
 }
 
-/// Whether the name that is claimed may dial this node, and is the certificate's.
-fn admit(run: &Run, connection: &Connection, claimed: &NodeId) -> Result<Arc<Route>, Refusal> {
-    tls::vouch(connection, claimed)?;
-    if *claimed == run.net.node {
+/// Whether the name that is claimed may dial this node, or knock, and is the certificate's.
+fn admit(run: &Run, connection: &Connection, claimed: &Preamble) -> Result<Arc<Route>, Refusal> {
+    let Preamble { node, is_knock } = claimed;
+    tls::vouch(connection, node)?;
+    if *node == run.net.node {
         return Err(Refusal::OwnName);
     }
-    let route = run.net.route(claimed).ok_or(Refusal::Unlisted)?;
-    if *claimed > run.net.node {
+    let route = run.net.route(node).ok_or(Refusal::Unlisted)?;
+    if (*node > run.net.node) != *is_knock {
         return Err(Refusal::WrongSide);
     }
     fits_datagrams(connection)?;

@@ -8,14 +8,14 @@ use std::{
 };
 
 use quinn::{Connecting, Connection, ConnectionError};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::{
     Run,
     accept::fits_datagrams,
     link::{self, Route, Shaken},
     preamble::{self, Failure},
-    refusal::{Refusal, explain},
+    refusal::{Farewell, Refusal, explain},
     tls,
 };
 
@@ -34,6 +34,7 @@ const MAX_ADDRESSES: usize = 8;
 /// Keeps a connection to one peer, for as long as it is polled.
 pub(crate) async fn dial(run: Run, route: Arc<Route>) {
     let mut backoff = Backoff::new();
+    let mut knocked = false;
     loop {
         run.net.not_cut().await;
         let attempt = tokio::select! {
@@ -50,8 +51,39 @@ pub(crate) async fn dial(run: Run, route: Arc<Route>) {
             }
             Err(reason) => note(&route, &reason),
         }
-        sleep(backoff.next()).await;
+        // One wait in two may be cut short, so that a peer cannot have this node dial as often as it likes.
+        knocked = route.wait(backoff.next(), !knocked).await;
     }
+}
+
+/// Tells a peer that is to dial this node that it is there, once: the peer may be waiting, for no longer than its back-off,
+/// or not be up, and then it dials when it starts. Never ends, as the other tasks of a run do not.
+pub(crate) async fn knock(run: Run, route: Arc<Route>) {
+    run.net.not_cut().await;
+    let attempt = async {
+        for address in resolve(&route.address).await? {
+            let knocked = knock_at(&run, &route, address).await;
+            tracing::debug!(peer = %route.node, %address, ?knocked, "this node has knocked");
+            if knocked.is_ok() {
+                break;
+            }
+        }
+        Ok::<(), String>(())
+    };
+    // What goes wrong here goes wrong for the peer's dialler, too, which tells.
+    let _ = attempt.await;
+    std::future::pending().await
+}
+
+async fn knock_at(run: &Run, route: &Route, address: SocketAddr) -> Result<(), Failure> {
+    let silence = || Failure::Lost(ConnectionError::TimedOut);
+    let connecting = run.endpoint.connect_with(run.net.client(), address, route.node.as_str());
+    let connecting = connecting.map_err(|_| silence())?;
+    let connection =
+        timeout(DIAL_TIMEOUT, connecting).await.map_err(|_| silence())?.map_err(Failure::Lost)?;
+    preamble::knock(&connection, &run.net.node).await?;
+    let end = timeout(DIAL_TIMEOUT, connection.closed()).await.map_err(|_| silence())?;
+    if Farewell::of(&end) == Some(Farewell::Knocked) { Ok(()) } else { Err(Failure::Lost(end)) }
 }
 
 fn note(route: &Route, reason: &str) {
@@ -118,7 +150,7 @@ async fn converse(run: &Run, route: &Route, connecting: Connecting) -> Result<Co
 /// Says who this node is, and hears from the peer that it may stay.
 async fn introduce(run: &Run, route: &Route, connection: &Connection) -> Result<(), Failure> {
     preamble::send(connection, &run.net.node).await?;
-    let claimed = preamble::receive(connection).await?;
+    let claimed = preamble::receive(connection).await?.node;
     tls::vouch(connection, &claimed).map_err(Failure::Refused)?;
     if claimed != route.node {
         return Err(Failure::Refused(Refusal::NotCertified));

@@ -154,7 +154,12 @@ impl Driver {
                     "the peer is unreachable; limits follow their on_partition"
                 );
             }
-            Event::PeerLeft(peer) => tracing::info!(peer = self.name(*peer), "the peer has stopped"),
+            Event::PeerLeft(peer) => {
+                if let Some(route) = self.net.route_at(*peer) {
+                    route.note_left();
+                }
+                tracing::info!(peer = self.name(*peer), "the peer has stopped");
+            }
             Event::Synced(true) => tracing::info!("the node is synced"),
             Event::Synced(false) => {
                 tracing::warn!("no peer sent its state in time; the node goes on without")

@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use quinn::{Connection, RecvStream, SendDatagramError};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::{sleep, timeout},
 };
 
 use super::{
@@ -49,6 +49,10 @@ pub(crate) struct Route {
     datagrams: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     connections: AtomicU64,
+    /// Wakes whoever waits to dial the peer.
+    knock: Notify,
+    /// Whether that is wanted.
+    knockable: AtomicBool,
     state: Mutex<RouteState>,
 }
 
@@ -56,6 +60,8 @@ pub(crate) struct Route {
 struct RouteState {
     link: Option<Link>,
     trouble: Option<String>,
+    /// The peer has said that it stops, and has not come back.
+    left: bool,
 }
 
 impl Route {
@@ -67,6 +73,8 @@ impl Route {
             datagrams: Arc::new(Semaphore::new(MAX_DATAGRAMS_WAITING)),
             streams: Arc::new(Semaphore::new(MAX_STREAMS_WAITING)),
             connections: AtomicU64::new(0),
+            knock: Notify::new(),
+            knockable: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -75,7 +83,7 @@ impl Route {
     pub(crate) fn replace(&self, link: Link) -> Option<Link> {
         self.connections.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        state.trouble = None;
+        (state.trouble, state.left) = (None, false);
         state.link.replace(link)
     }
 
@@ -94,14 +102,40 @@ impl Route {
         self.lock().link.take()
     }
 
-    /// Notes why there is no connection; whether that is another reason than before.
+    /// Notes why there is no connection; whether that is worth a warning: another reason than before, of a peer that
+    /// should be there.
     pub(crate) fn note(&self, trouble: &str) -> bool {
         let mut state = self.lock();
         let news = state.trouble.as_deref() != Some(trouble);
         if news {
             state.trouble = Some(trouble.to_owned());
         }
-        news
+        news && !state.left
+    }
+
+    /// The peer has said that it stops: that it cannot be reached from now on is as it should be.
+    pub(crate) fn note_left(&self) {
+        self.lock().left = true;
+    }
+
+    /// Waits for so long, or, where it may be `cut_short`, until the peer knocks. Whether it knocked.
+    pub(crate) async fn wait(&self, wait: Duration, cut_short: bool) -> bool {
+        self.knockable.store(cut_short, Ordering::Release);
+        let knocked = tokio::select! {
+            () = sleep(wait) => false,
+            () = self.knock.notified(), if cut_short => true,
+        };
+        self.knockable.store(false, Ordering::Release);
+        knocked
+    }
+
+    /// The peer, which is to be dialled, says that it is there. Whether anybody has waited for that.
+    pub(crate) fn knock(&self) -> bool {
+        let waits = self.knockable.swap(false, Ordering::AcqRel);
+        if waits {
+            self.knock.notify_one();
+        }
+        waits
     }
 
     pub(crate) fn status(&self) -> LinkStatus {
@@ -250,6 +284,9 @@ pub(crate) async fn carry(run: &Run, route: &Arc<Route>, shaken: Shaken, pass: i
         () = run.net.cut() => link.close(Farewell::CutOff),
     }
     if let Some(reason) = link.connection.close_reason() {
+        if Farewell::of(&reason) == Some(Farewell::Stopped) {
+            route.note_left();
+        }
         let reason = explain(&reason);
         route.note(&reason);
         tracing::debug!(peer = %route.node, %reason, "the connection ended");

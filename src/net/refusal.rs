@@ -108,10 +108,18 @@ pub(crate) enum Farewell {
     CutOff = 3,
     Restarted = 4,
     Renewed = 5,
+    Knocked = 6,
 }
 
 impl Farewell {
-    const ALL: [Self; 5] = [Self::Stopped, Self::Replaced, Self::CutOff, Self::Restarted, Self::Renewed];
+    const ALL: [Self; 6] =
+        [Self::Stopped, Self::Replaced, Self::CutOff, Self::Restarted, Self::Renewed, Self::Knocked];
+
+    /// With what the other side ended a connection, if nothing was wrong with it.
+    pub(crate) fn of(error: &ConnectionError) -> Option<Self> {
+        let ConnectionError::ApplicationClosed(close) = error else { return None };
+        Self::ALL.into_iter().find(|farewell| farewell.code() == close.error_code)
+    }
 
     pub(crate) fn code(self) -> VarInt {
         VarInt::from_u32(self as u32)
@@ -124,6 +132,7 @@ impl Farewell {
             Self::CutOff => "the node was cut off by its operator",
             Self::Restarted => "the node's gossip was started anew",
             Self::Renewed => "the node's certificates were renewed",
+            Self::Knocked => "the knock was heard",
         }
     }
 }
@@ -132,8 +141,7 @@ impl Farewell {
 pub(crate) fn explain(error: &ConnectionError) -> String {
     match error {
         ConnectionError::ApplicationClosed(close) => {
-            let farewell = Farewell::ALL.into_iter().find(|farewell| farewell.code() == close.error_code);
-            match (farewell, Refusal::from_code(close.error_code)) {
+            match (Farewell::of(error), Refusal::from_code(close.error_code)) {
                 (Some(farewell), _) => farewell.text().to_owned(),
                 (_, Some(refusal)) => format!("refused by the peer: {refusal}"),
                 (None, None) => format!("closed by the peer with code {}", close.error_code),

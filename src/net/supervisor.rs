@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     Net, Run,
     accept::accept,
-    dial::{Backoff, dial, random},
+    dial::{Backoff, dial, knock, random},
     driver::{Driver, lock},
     link::{LinkEvent, MAX_EVENTS_PER_PEER},
     refusal::Farewell,
@@ -142,8 +142,11 @@ impl Links {
         let (sender, inbox) = mpsc::channel(capacity);
         let run = Run { net: net.clone(), endpoint: endpoint.clone(), inbox: sender };
         let mut tasks = JoinSet::new();
-        for route in net.routes.iter().filter(|route| route.node > net.node) {
-            tasks.spawn(dial(run.clone(), route.clone()));
+        for route in &net.routes {
+            match route.node > net.node {
+                true => tasks.spawn(dial(run.clone(), route.clone())),
+                false => tasks.spawn(knock(run.clone(), route.clone())),
+            };
         }
         let listener = tasks.spawn(accept(run)).id();
         Self { tasks, listener, inbox }
