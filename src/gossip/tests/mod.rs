@@ -33,8 +33,8 @@ struct Fleet {
     cut: Vec<(usize, usize)>,
     /// What honest nodes have sent to the liar.
     heard: Vec<Vec<u8>>,
-    /// Bytes that the honest nodes have sent to each other.
-    carried: usize,
+    /// Whether the liar says that it has its peers' state.
+    synced: bool,
 }
 
 fn name(node: usize) -> NodeId {
@@ -42,8 +42,12 @@ fn name(node: usize) -> NodeId {
 }
 
 impl Fleet {
-    /// A fleet of so many honest nodes, each connected to all others and to the liar.
+    /// A fleet of so many honest nodes, each connected to all others and to the liar, that have started together.
     fn new(honest: usize, limit: &Limit) -> Self {
+        Self::start(honest, limit, false)
+    }
+
+    fn start(honest: usize, limit: &Limit, synced: bool) -> Self {
         let mono = Timestamp::from_millis(1_000_000);
         let now = Now { mono, wall: WallTime::from_unix_nanos(1_900_000_000_000_000_000) };
         let mut fleet = Self {
@@ -52,7 +56,7 @@ impl Fleet {
             now,
             cut: Vec::new(),
             heard: Vec::new(),
-            carried: 0,
+            synced,
         };
         for node in 1..=honest {
             let peers = (0..=honest).filter(|other| *other != node).map(name).collect();
@@ -103,7 +107,6 @@ impl Fleet {
             for from in 1..self.nodes.len() {
                 while let Some(transmit) = self.node(from).poll_transmit() {
                     silent = false;
-                    self.carried += transmit.payload.len();
                     let to = usize::from(transmit.to.0);
                     if to == usize::from(LIAR.0) {
                         self.heard.push(transmit.payload);
@@ -139,7 +142,7 @@ impl Fleet {
             incarnation,
             nodes: (0..self.nodes.len()).map(|node| name(node).to_string()).collect(),
             limits: vec![(limit.name().to_owned(), limit.fingerprint())],
-            synced: true,
+            synced: self.synced,
             wall_ms: self.now.wall.as_unix_nanos() / 1_000_000,
             progress,
         })
@@ -158,6 +161,18 @@ impl Fleet {
 
     fn remaining(&self, node: usize, key: Key) -> u64 {
         self.tables[node].peek(key, 1, self.now).remaining()
+    }
+
+    /// What a node has written down of its own spending on the key, over all incarnations of this run.
+    fn wrote(&mut self, node: usize) -> Share {
+        let table = self.tables[node].clone();
+        let gossip = self.node(node);
+        let Some(slot) = table.find(KEY) else { return Share::default() };
+        let own = gossip.books[0].ledger.entries(slot).filter(|entry| gossip.is_own(entry.actor));
+        own.fold(Share::default(), |sum, entry| Share {
+            spent: sum.spent + entry.share.spent,
+            refunded: sum.refunded + entry.share.refunded,
+        })
     }
 
     /// What a node knows another to have spent on the key, over all its incarnations.

@@ -168,7 +168,7 @@ proptest! {
         fleet.pass(8_000);
         for node in 1..=HONEST {
             prop_assert!(admitted[node] <= CAPACITY, "node {node} admitted {}", admitted[node]);
-            let own = fleet.known(node, node);
+            let own = fleet.wrote(node);
             prop_assert_eq!(own, Share { spent: admitted[node], refunded: 0 }, "node {} of itself", node);
         }
         let spent = fleet.known(1, 2).spent;

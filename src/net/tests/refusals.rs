@@ -61,6 +61,19 @@ async fn names_must_be_certified_and_listed_and_on_the_right_side() {
     let counts = m.net.refused_counts();
     assert_eq!((counts.not_certified, counts.unlisted, counts.own_name, counts.wrong_side), (2, 1, 1, 1));
     assert_eq!(counts.total(), 5);
+    // The same names knock: only the one that is to be dialled may, and is sent away all the same.
+    let knocks = [
+        ("b", "z", Refusal::NotCertified.code()),
+        ("c", "c", Refusal::Unlisted.code()),
+        ("a", "a", Refusal::WrongSide.code()),
+        ("z", "z", Farewell::Knocked.code()),
+    ];
+    for (certified, claimed, answer) in knocks {
+        let stranger = Stranger::new(&authority, Some(&authority.issue(certified)));
+        let error = stranger.say(&m, &[&preamble(claimed)[..], b"k"].concat()).await;
+        assert_eq!(code(&error), Some(answer), "{certified} knocks as {claimed}: {error}");
+    }
+    assert_eq!(m.net.refused_counts().total(), 8);
     unaffected(&mut m, &mut b).await;
 }
 
