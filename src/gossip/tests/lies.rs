@@ -80,7 +80,12 @@ fn a_new_incarnation_lives_beside_its_former_one() {
     let former = fleet.actor(2);
     fleet.tell(2, &group(former, 0, &[item(1, KEY, 0, 30, 0)], None)).unwrap();
     assert_ne!(fleet.actor(2), former);
-    // The former shares still lie there long after nobody has heard of their writer, and keep its place.
+    // The former shares still lie there long after nobody has heard of their writer, and keep its place, also once nobody
+    // needs to be told of them any more.
+    for node in [1, 2] {
+        let now = fleet.now;
+        fleet.node(node).handle_disconnected(now, LIAR);
+    }
     fleet.pass(200_000);
     fleet.ask(2, KEY, 5);
     fleet.pass(500);
