@@ -19,6 +19,8 @@ use crate::gossip::{PeerState, Status};
 /// | `ratemesh_bytes_sent_total`, `ratemesh_bytes_received_total` | counter | `peer` | gossip, without what QUIC adds |
 /// | `ratemesh_local_only` | gauge | | 1 while some peer cannot be heard |
 /// | `ratemesh_refused_total` | counter | `reason` | what was not taken in of what peers sent |
+/// | `ratemesh_peer_refused_total` | counter | `peer` | shares of that peer that were not taken in, or not in full |
+/// | `ratemesh_renewals_total` | counter | | new incarnations, since a peer had heard of more than was spent here |
 pub fn record(status: &Status) {
     for limit in &status.limits {
         let name = limit.name.clone();
@@ -35,9 +37,11 @@ pub fn record(status: &Status) {
         }
         gauge!("ratemesh_peer_versions_behind", "peer" => name.clone()).set(peer.versions_behind as f64);
         counter!("ratemesh_bytes_sent_total", "peer" => name.clone()).absolute(peer.bytes_sent);
-        counter!("ratemesh_bytes_received_total", "peer" => name).absolute(peer.bytes_received);
+        counter!("ratemesh_bytes_received_total", "peer" => name.clone()).absolute(peer.bytes_received);
+        counter!("ratemesh_peer_refused_total", "peer" => name).absolute(peer.refused);
     }
     gauge!("ratemesh_local_only").set(f64::from(u8::from(status.local_only)));
+    counter!("ratemesh_renewals_total").absolute(status.renewals);
     let refused = status.refused;
     for (reason, count) in [
         ("malformed", refused.malformed),

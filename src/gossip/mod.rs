@@ -20,6 +20,15 @@
 //!
 //! The invariant that merging keeps: a share has one writer and only grows, and what a node has debited of it is exactly
 //! what its ledger says; so each unit is debited once on each node, whatever is lost, repeated or reordered.
+//!
+//! # Peers that lie
+//!
+//! A peer with a valid certificate can say what it likes. What it says of others is taken for relayed, and each lie has an
+//! end: shares are cut to what can have been spent; what comes back of a share is credited only as far as it was debited;
+//! hearsay takes at most half of the places that a node's incarnations have, and half of the forecasts. A node is shown the
+//! shares that others have told in its name, and hears how far others think that its changes and its beats go. Where that is
+//! more than it wrote, it moves its versions on, lets its beats follow, or goes on as another incarnation, which nothing
+//! was said of yet. What is left to a liar is to keep a key at its debt cap, and to hide its own spending.
 
 mod actors;
 mod book;

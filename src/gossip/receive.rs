@@ -452,6 +452,7 @@ impl Gossip {
             }
         }
         let former = self.me;
+        // Where shares live long and this has happened often, no place is left, and the node stays who it is.
         let Some(me) = (0..8).find_map(|_| {
             let number = self.rng.u32(..);
             let free = self.actors.find(self.here, number).is_none();
