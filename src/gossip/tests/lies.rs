@@ -126,11 +126,11 @@ fn what_comes_back_of_a_window_that_is_over_is_no_credit_in_the_next() {
 
 /// The number of the sync that the node has asked the liar for.
 fn asked(fleet: &Fleet) -> u32 {
-    let requests = fleet.heard.iter().filter_map(|payload| match message::decode(payload) {
+    let mut requests = fleet.heard.iter().rev().filter_map(|payload| match message::decode(payload) {
         Ok(Message::SyncRequest(request)) => Some(request.number),
         _ => None,
     });
-    requests.last().expect("the node asks")
+    requests.next().expect("the node asks")
 }
 
 #[test]
