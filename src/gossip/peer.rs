@@ -85,9 +85,9 @@ pub(super) struct Echoes {
 }
 
 /// Shares that one node is shown at a time.
-const MAX_ECHOES: usize = 4;
+const MAX_ECHOES: usize = 2;
 /// How often it is shown them, and for how long.
-const ECHO_AGAIN_AFTER: Duration = Duration::from_secs(1);
+const ECHO_AGAIN_AFTER: Duration = Duration::from_secs(3);
 const ECHO_FOR: Duration = Duration::from_secs(30);
 
 impl Echoes {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ratemesh::{
     Limit, Quota,
     sim::{
-        Cluster, Summary,
+        Cluster, Network, Summary,
         scenario::{Action, named},
     },
 };
@@ -44,6 +44,26 @@ fn light_load_refuses_nothing_under_any_seed() {
         }
         let record = cluster.record("key").unwrap();
         assert_eq!(record.admitted(), record.asked(), "seed {seed}");
+    }
+}
+
+/// In a fleet that relays, every node is shown its own shares all the time.
+#[test]
+fn no_node_takes_honest_news_of_its_own_for_made_up() {
+    let limit = Limit::token_bucket("api", Quota::per_second(1_000)).burst(100).build().unwrap();
+    for (nodes, seed) in [(3, 1), (8, 2), (12, 3)] {
+        let network = Network { loss: 0.1, duplication: 0.1, reordering: 0.2, ..Network::default() };
+        let mut cluster = Cluster::with_network(nodes, vec![limit.clone()], seed, network);
+        cluster.advance(Duration::from_secs(1));
+        (0..nodes).for_each(|node| cluster.offer(node, "key", 2_000.0 / nodes as f64));
+        for round in 0..25 {
+            cluster.advance(Duration::from_secs(1));
+            cluster.refund(0, round % nodes, "key", 3);
+        }
+        for node in 0..nodes {
+            let status = cluster.status(node).unwrap();
+            assert_eq!((status.renewals, status.refused.implausible), (0, 0), "node {node} of {nodes}");
+        }
     }
 }
 
