@@ -374,11 +374,6 @@ fn growth(after: Share, before: Share) -> u64 {
     (after.spent - before.spent).saturating_add(after.refunded.saturating_sub(before.refunded))
 }
 
-/// By how much a share has grown from one state to a later one, spent and given back.
-fn growth(after: Share, before: Share) -> u64 {
-    (after.spent - before.spent).saturating_add(after.refunded.saturating_sub(before.refunded))
-}
-
 /// By how much the sum grows from one state of a share to a later one.
 fn difference(after: Share, before: Share) -> i64 {
     let net = |share: Share| i64::try_from(share.net()).unwrap_or(i64::MAX);

@@ -637,28 +637,6 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_goes_to_no_other_key_that_gets_the_cell_meanwhile() {
-        let table = table(10);
-        let (key, late) = (Key::from_digest(7), at(60_000_000));
-        assert!(table.check(key, 5, at(0), || at(0)).is_allowed());
-        std::thread::scope(|scope| {
-            let evicting = table.hold(key, |slot, cell| {
-                // The bucket is full again, and its cell would be given up, had it not to wait for what is done here.
-                let table = &table;
-                let evicting = scope.spawn(move || table.evict_if_full(slot, late));
-                for _ in 0..10_000 {
-                    assert_eq!(cell.level.spent() & DEAD, 0);
-                    std::thread::yield_now();
-                }
-                assert_eq!(table.refund_to(slot, cell, 9, late), 5);
-                evicting
-            });
-            assert!(evicting.unwrap().join().unwrap());
-        });
-        assert_eq!(table.refund(key, 1, late), 0);
-    }
-
-    #[test]
     fn a_key_keeps_its_cell_for_a_while_where_there_is_room() {
         let table = table(10);
         let take_in = |digest: u128, now: Now| {

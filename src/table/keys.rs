@@ -41,17 +41,6 @@ impl Table {
             .map(|(slot, _)| *slot)
     }
 
-    /// Does something with the cell that holds `key`, which cannot be given up meanwhile.
-    pub(super) fn hold<T>(&self, key: Key, action: impl FnOnce(u32, &Cell) -> T) -> Option<T> {
-        let hash = hash_of(key);
-        let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
-        // Whoever gives a key up does so under the same lock.
-        let shard = shard.read();
-        let holds = |slot: &u32| self.slab.get(*slot).is_some_and(|cell| cell.holds(key));
-        let (slot, _) = shard.get(hash, |(slot, _)| holds(slot))?;
-        Some(action(*slot, self.slab.get(*slot)?))
-    }
-
     pub(crate) fn cell(&self, slot: u32) -> Option<&Cell> {
         self.slab.get(slot)
     }

@@ -137,7 +137,8 @@ fn asked(fleet: &Fleet) -> u32 {
 fn what_a_sync_plants_is_no_credit_later() {
     let mut fleet = Fleet::start(1, &slow(100), true);
     let share = SyncShare { actor: liar(), epoch: 0, spent: u64::MAX, refunded: 0, age_ms: 0 };
-    let key = SyncKey { limit: 0, digest: KEY.digest(), missing: 20 * 256, shares: vec![share] };
+    let key =
+        SyncKey { limit: 0, digest: KEY.digest(), missing: 20 * 256, parts: Vec::new(), shares: vec![share] };
     let number = asked(&fleet);
     let sync = Sync { number, part: 0, synced: true, keys: vec![key], end: Some(Vec::new()) };
     fleet.tell(1, &message::sync(&sync)).unwrap();

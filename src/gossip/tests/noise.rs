@@ -92,8 +92,10 @@ fn said() -> impl Strategy<Value = Said> {
             age_ms,
         },
     );
-    let key = (0_u16..2, digest(), number(), vec(share, 0..8))
-        .prop_map(|(limit, digest, missing, shares)| SyncKey { limit, digest, missing, shares });
+    let key =
+        (0_u16..2, digest(), number(), vec(share, 0..8)).prop_map(|(limit, digest, missing, shares)| {
+            SyncKey { limit, digest, missing, parts: Vec::new(), shares }
+        });
     let sync = (0_u32..3, any::<bool>(), vec(key, 0..6), proptest::option::of(progress()))
         .prop_map(|(part, synced, keys, end)| Sync { number: 0, part, synced, keys, end });
     let request = (any::<u32>(), any::<bool>(), progress())
