@@ -21,6 +21,32 @@ pub enum Basis {
     },
 }
 
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Less was left than it asked for.
+    Level,
+    /// The key is banned.
+    Banned,
+    /// The key, or the network of its address, is on the deny list, or was denied by an override.
+    Denied,
+    /// Everything is refused: some peer cannot be heard, or the limit holds no more keys, and the limit says so.
+    Closed,
+}
+
+/// What a decision went by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Level,
+    /// The decision's `level` is the rest of the ban, in nanoseconds.
+    Banned,
+    Denied,
+    Closed,
+    /// Admitted without being counted.
+    Exempt,
+}
+
 /// The answer to a check.
 ///
 /// It borrows the limiter's definition of the limit; nothing is allocated for it, and its waits are worked out only
@@ -30,6 +56,7 @@ pub enum Basis {
 pub struct Decision<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) allowed: bool,
+    pub(crate) reason: Reason,
     pub(crate) basis: Basis,
     /// The level afterwards, in the meter's fixed point.
     pub(crate) level: i64,
@@ -39,10 +66,47 @@ pub struct Decision<'a> {
 }
 
 impl<'a> Decision<'a> {
-    /// Whether the request may go ahead; its cost has then been spent (not by a `peek`).
+    /// Whether the request may go ahead; its cost has then been spent (not by a `peek`, not where it
+    /// [is exempt](Self::is_exempt), not where a limit that is only tried out [would have refused it](Self::is_shadow_refusal)).
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.allowed
+        self.allowed || self.limit.is_shadow()
+    }
+
+    /// Why the request was refused; `None` when it was allowed.
+    pub fn refused(&self) -> Option<Refused> {
+        if self.is_allowed() { None } else { Some(self.refusal()) }
+    }
+
+    /// Whether the request was allowed only because its limit [is tried out](crate::LimitBuilder::shadow). Nothing was
+    /// spent for it.
+    pub fn is_shadow_refusal(&self) -> bool {
+        !self.allowed && self.limit.is_shadow()
+    }
+
+    /// Why the request would have been refused if its limit were not only [tried out](crate::LimitBuilder::shadow);
+    /// `None` when it would have been allowed too, or was refused indeed.
+    pub fn would_have_been(&self) -> Option<Refused> {
+        self.is_shadow_refusal().then(|| self.refusal())
+    }
+
+    /// Whether the key is banned.
+    pub fn is_banned(&self) -> bool {
+        !self.allowed && self.reason == Reason::Banned
+    }
+
+    /// Whether the request was allowed without being counted, by an allow list or an override.
+    pub fn is_exempt(&self) -> bool {
+        self.allowed && self.reason == Reason::Exempt
+    }
+
+    fn refusal(&self) -> Refused {
+        match self.reason {
+            Reason::Banned => Refused::Banned,
+            Reason::Denied => Refused::Denied,
+            Reason::Closed => Refused::Closed,
+            Reason::Level | Reason::Exempt => Refused::Level,
+        }
     }
 
     /// The limit that decided.
@@ -50,22 +114,39 @@ impl<'a> Decision<'a> {
         self.limit
     }
 
-    /// Whole units that are left after this decision; 0 while a debt is being repaid.
+    /// Whole units that are left after this decision; 0 while a debt is being repaid, and for a key that is banned or denied.
     pub fn remaining(&self) -> u64 {
-        self.limit.meter().whole(self.level)
+        match self.reason {
+            Reason::Banned | Reason::Denied => 0,
+            _ => self.limit.meter().whole(self.level),
+        }
     }
 
-    /// How long until the full capacity is there again if nothing more is spent; zero when it is there.
+    /// How long until the full capacity is there again if nothing more is spent; zero when it is there. For a banned key
+    /// it is the rest of the ban; for a denied one [`Duration::MAX`].
     pub fn reset_after(&self) -> Duration {
-        self.wait_for(self.limit.meter().capacity())
+        self.held_off().unwrap_or_else(|| self.wait_for(self.limit.meter().capacity()))
     }
 
     /// The earliest time after which the refused cost would pass if nobody else spends; `None` when it was allowed.
     ///
-    /// Rounded up to the nanosecond, at least one: a retry at that time finds the units there.
+    /// Rounded up to the nanosecond, at least one: a retry at that time finds the units there. For a banned key it is the
+    /// rest of the ban; for a denied one [`Duration::MAX`], since nobody knows when that will end.
     pub fn retry_after(&self) -> Option<Duration> {
-        let cost = self.limit.meter().fixed(self.cost);
-        (!self.allowed).then(|| self.wait_for(cost).max(Duration::from_nanos(1)))
+        if self.is_allowed() {
+            return None;
+        }
+        let by_level = || self.wait_for(self.limit.meter().fixed(self.cost));
+        Some(self.held_off().unwrap_or_else(by_level).max(Duration::from_nanos(1)))
+    }
+
+    /// How long the key is kept off whatever its level.
+    fn held_off(&self) -> Option<Duration> {
+        match self.reason {
+            Reason::Banned => Some(Duration::from_nanos(u64::try_from(self.level).unwrap_or(0))),
+            Reason::Denied => Some(Duration::MAX),
+            _ => None,
+        }
     }
 
     fn wait_for(&self, level: i64) -> Duration {

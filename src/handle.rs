@@ -14,6 +14,7 @@ use crate::{
     error::CostError,
     key::Key,
     limit::Limit,
+    lists::Override,
     table::{NO_SLOT, Table},
 };
 
@@ -43,11 +44,13 @@ pub struct KeyHandle {
     key: Key,
     /// Where the key was last, which its cell confirms or denies.
     slot: AtomicU32,
+    /// What the limit's lists say of the network of the address that the key is.
+    listed: Option<Override>,
 }
 
 impl KeyHandle {
-    pub(crate) fn new(table: Arc<Table>, clock: Clock, key: Key) -> Self {
-        Self { table, clock, key, slot: AtomicU32::new(NO_SLOT) }
+    pub(crate) fn new(table: Arc<Table>, clock: Clock, key: Key, listed: Option<Override>) -> Self {
+        Self { table, clock, key, slot: AtomicU32::new(NO_SLOT), listed }
     }
 
     /// Decides a request of one unit, like [`Limiter::check`](crate::Limiter::check).
@@ -68,13 +71,20 @@ impl KeyHandle {
 
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
+        if let Some(listed) = self.listed {
+            return self.table.decide_listed(listed, self.key, cost, self.clock.precise(), true);
+        }
         let wall = self.table.meter().needs_wall();
         self.table.check_at(&self.slot, self.key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self) -> Decision<'_> {
-        self.table.peek(self.key, 1, self.clock.precise())
+        let now = self.clock.precise();
+        match self.listed {
+            Some(listed) => self.table.decide_listed(listed, self.key, 1, now, false),
+            None => self.table.peek(self.key, 1, now),
+        }
     }
 
     /// Gives units back, like [`Limiter::refund`](crate::Limiter::refund).
@@ -96,7 +106,13 @@ impl KeyHandle {
 impl Clone for KeyHandle {
     fn clone(&self) -> Self {
         let slot = AtomicU32::new(self.slot.load(Ordering::Relaxed));
-        Self { table: Arc::clone(&self.table), clock: self.clock.clone(), key: self.key, slot }
+        Self {
+            table: Arc::clone(&self.table),
+            clock: self.clock.clone(),
+            key: self.key,
+            slot,
+            listed: self.listed,
+        }
     }
 }
 

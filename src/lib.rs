@@ -95,6 +95,7 @@ mod key;
 mod ledger;
 mod limit;
 mod limiter;
+mod lists;
 #[cfg(feature = "net")]
 mod mesh;
 #[cfg(feature = "metrics")]
@@ -102,6 +103,7 @@ pub mod metrics;
 #[cfg(feature = "net")]
 mod net;
 mod node;
+mod notice;
 #[cfg(feature = "sim")]
 pub mod sim;
 mod table;
@@ -111,8 +113,8 @@ pub use clock::{Clock, ManualClock};
 #[cfg(feature = "config")]
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use counter::{PnCounter, Share, ShareOp};
-pub use decision::{Basis, Decision};
-pub use error::CostError;
+pub use decision::{Basis, Decision, Refused};
+pub use error::{CostError, RuleError};
 #[cfg(feature = "gossip")]
 pub use gossip::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 pub use handle::KeyHandle;
@@ -122,11 +124,13 @@ pub use limit::{
     MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota,
 };
 pub use limiter::Limiter;
+pub use lists::{MAX_LISTED, Override};
 #[cfg(feature = "net")]
 pub use mesh::{Mesh, MeshStatus};
 #[cfg(feature = "net")]
 pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
+pub use notice::{MAX_BAN, MAX_BANS, MAX_OVERRIDES};
 pub use time::{Now, Timestamp, WallTime};
 
 /// The programs in the README must compile.

@@ -1,5 +1,7 @@
 //! The handle that users hold.
 
+mod rules;
+
 use std::sync::Arc;
 
 use crate::{
@@ -49,12 +51,16 @@ impl Limiter {
 
     /// A limiter over a table that gossip tells of the fleet.
     pub(crate) fn from_parts(table: Arc<Table>, clock: Clock, hasher: KeyHasher) -> Self {
+        table.list_keys(&hasher);
         Self { table, clock, hasher }
     }
 
     /// Decides a request of one unit, and spends the unit if it is allowed. A refused request costs nothing.
     #[inline]
     pub fn check(&self, key: impl KeySource) -> Decision<'_> {
+        if let Some(decision) = self.by_network(&key, 1) {
+            return decision;
+        }
         self.decide(self.hasher.key(key), 1)
     }
 
@@ -66,6 +72,9 @@ impl Limiter {
     #[inline]
     pub fn check_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
         self.limit().check_fits(cost)?;
+        if let Some(decision) = self.by_network(&key, cost) {
+            return Ok(decision);
+        }
         Ok(self.decide(self.hasher.key(key), cost))
     }
 
@@ -77,7 +86,11 @@ impl Limiter {
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self, key: impl KeySource) -> Decision<'_> {
-        self.table.peek(self.hasher.key(key), 1, self.clock.precise())
+        let now = self.clock.precise();
+        match key.address().and_then(|address| self.listed(address)) {
+            Some(listed) => self.table.decide_listed(listed, self.hasher.key(key), 1, now, false),
+            None => self.table.peek(self.hasher.key(key), 1, now),
+        }
     }
 
     /// Gives back up to `units` that this node spent on `key` in the current epoch, and returns how many it took back.
@@ -108,7 +121,8 @@ impl Limiter {
 
     /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
     pub fn handle(&self, key: impl KeySource) -> KeyHandle {
-        KeyHandle::new(Arc::clone(&self.table), self.clock.clone(), self.hasher.key(key))
+        let listed = key.address().and_then(|address| self.listed(address));
+        KeyHandle::new(Arc::clone(&self.table), self.clock.clone(), self.hasher.key(key), listed)
     }
 
     /// The limit.

@@ -12,6 +12,7 @@ pub(crate) mod flow;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
+pub(crate) mod rules;
 pub(crate) mod slab;
 
 use std::{
@@ -29,7 +30,7 @@ use crate::{
         Meter,
         level::{DEAD, Outcome},
     },
-    decision::{Basis, Decision},
+    decision::{Basis, Decision, Reason},
     key::Key,
     limit::{Limit, OnFull},
     time::Now,
@@ -37,6 +38,7 @@ use crate::{
 use flow::SharedFlow;
 use lanes::Lanes;
 use marks::{Marks, Wake};
+use rules::Rules;
 use slab::{CLEAN, Cell, SILENT, Slab};
 
 /// The key of the bucket that all keys share which find no room.
@@ -129,6 +131,7 @@ pub(crate) struct Table {
     index: DashMap<u32, ()>,
     room: Room,
     lanes: Lanes,
+    rules: Rules,
     pub(crate) marks: Marks,
     /// What peers are expected to spend on the hottest keys; the first is never used.
     pub(crate) forecasts: Box<[SharedFlow]>,
@@ -172,6 +175,7 @@ impl Table {
             index: DashMap::with_shard_amount(shards),
             room: Room::default(),
             lanes: Lanes::new(),
+            rules: Rules::default(),
             marks: Marks::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
             initial: AtomicU32::new(MILLION),
@@ -243,7 +247,15 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
-                    return Decision { limit: &self.limit, allowed: true, basis, level, cost, now };
+                    return Decision {
+                        limit: &self.limit,
+                        allowed: true,
+                        reason: Reason::Level,
+                        basis,
+                        level,
+                        cost,
+                        now,
+                    };
                 }
                 Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
                 Outcome::Denied { level } => {
@@ -270,7 +282,13 @@ impl Table {
                 now = precise();
                 self.insert(key, now)
             };
-            let Some(slot) = self.find(key).or_else(&mut insert) else {
+            let known = self.find(key);
+            if self.may_be_ruled(known)
+                && let Some(decision) = self.decide_by_rule(key, cost, precise(), true)
+            {
+                return decision;
+            }
+            let Some(slot) = known.or_else(&mut insert) else {
                 return self.check_without_room(cost, now, precise);
             };
             remember(slot);
@@ -288,6 +306,7 @@ impl Table {
                     return Decision {
                         limit: &self.limit,
                         allowed: true,
+                        reason: Reason::Level,
                         basis: stance.basis,
                         level,
                         cost,
@@ -315,11 +334,19 @@ impl Table {
         match self.limit.on_full() {
             OnFull::Open => {
                 let level = self.meter().capacity();
-                Decision { limit: &self.limit, allowed: true, basis, level, cost, now }
+                Decision { limit: &self.limit, allowed: true, reason: Reason::Level, basis, level, cost, now }
             }
             OnFull::Closed => {
                 self.lanes.count_denial();
-                Decision { limit: &self.limit, allowed: false, basis, level: 0, cost, now }
+                Decision {
+                    limit: &self.limit,
+                    allowed: false,
+                    reason: Reason::Closed,
+                    basis,
+                    level: 0,
+                    cost,
+                    now,
+                }
             }
             // Its slot is its own, so there is always room for it.
             OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &|_| ()),
@@ -350,7 +377,10 @@ impl Table {
                 (now, exact) = (precise(), true);
             } else if level != FULL {
                 self.count_denied(slot, cell, cost, now);
-                return Decision { limit, allowed: false, basis, level, cost, now };
+                if limit.punishes() {
+                    return self.punish(slot, cell, key, cost, level, now);
+                }
+                return Decision { limit, allowed: false, reason: Reason::Level, basis, level, cost, now };
             }
             let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
             if level == FULL {
@@ -361,7 +391,7 @@ impl Table {
             match self.spend(cell, key, cost, now) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
-                    return Decision { limit, allowed: true, basis, level, cost, now };
+                    return Decision { limit, allowed: true, reason: Reason::Level, basis, level, cost, now };
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
@@ -397,7 +427,16 @@ impl Table {
         } else {
             return None;
         }
-        Some(Decision { limit: &self.limit, allowed, basis, level: self.level_of(cell, now), cost, now })
+        let reason = if allowed { Reason::Level } else { Reason::Closed };
+        Some(Decision {
+            limit: &self.limit,
+            allowed,
+            reason,
+            basis,
+            level: self.level_of(cell, now),
+            cost,
+            now,
+        })
     }
 
     fn count_denied(&self, slot: u32, cell: &Cell, cost: u64, now: Now) {
@@ -450,6 +489,11 @@ impl Table {
 
     /// What the level of `key` is at the precise time `now`, without spending.
     pub(crate) fn peek(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
+        if self.rules.is_any()
+            && let Some(decision) = self.decide_by_rule(key, cost, now, false)
+        {
+            return decision;
+        }
         let level = self.find(key).and_then(|slot| self.slab.get(slot)).map(|cell| self.level_of(cell, now));
         let level = level.unwrap_or_else(|| self.initial_level());
         let stance = self.stance();
@@ -458,7 +502,8 @@ impl Table {
             Verdict::Open => true,
             Verdict::Closed => false,
         };
-        Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now }
+        let reason = if stance.verdict == Verdict::Closed { Reason::Closed } else { Reason::Level };
+        Decision { limit: &self.limit, allowed, reason, basis: stance.basis, level, cost, now }
     }
 
     /// Gives back up to `units` of what this node spent on `key` in the current epoch; returns how many.
@@ -478,11 +523,16 @@ impl Table {
         });
         if given > 0 {
             cell.level.credit(self.meter().fixed(given));
-            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell, now);
-            }
+            self.note_changed(slot, cell, now);
         }
         given
+    }
+
+    /// Notes that something of the key has changed that peers should hear of with the next heartbeat.
+    fn note_changed(&self, slot: u32, cell: &Cell, now: Now) {
+        if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
+            self.note_clean(slot, cell, now);
+        }
     }
 
     /// Units that this node has ever spent in the slot that holds `key`.
