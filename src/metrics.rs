@@ -13,6 +13,7 @@ use crate::gossip::{PeerState, Status};
 /// | `ratemesh_checks_total` | counter | `limit` | checks decided by this node |
 /// | `ratemesh_denials_total` | counter | `limit` | of which refused |
 /// | `ratemesh_live_keys` | gauge | `limit` | keys held |
+/// | `ratemesh_bans`, `ratemesh_overrides` | gauge | `limit` | keys banned, and keys overridden at run time |
 /// | `ratemesh_peer_up` | gauge | `peer` | 1 while the peer is heard |
 /// | `ratemesh_peer_rtt_seconds` | gauge | `peer` | smoothed round-trip time |
 /// | `ratemesh_peer_versions_behind` | gauge | `peer` | changes that the peer has not acknowledged |
@@ -24,6 +25,8 @@ pub fn record(status: &Status) {
         let name = limit.name.clone();
         counter!("ratemesh_checks_total", "limit" => name.clone()).absolute(limit.checks);
         counter!("ratemesh_denials_total", "limit" => name.clone()).absolute(limit.denials);
+        gauge!("ratemesh_bans", "limit" => name.clone()).set(limit.bans as f64);
+        gauge!("ratemesh_overrides", "limit" => name.clone()).set(limit.overrides as f64);
         gauge!("ratemesh_live_keys", "limit" => name).set(limit.live_keys as f64);
     }
     for peer in &status.peers {
@@ -44,6 +47,7 @@ pub fn record(status: &Status) {
         ("out_of_epoch", refused.out_of_epoch),
         ("no_room", refused.no_room),
         ("unknown", refused.unknown),
+        ("notices", refused.notices),
     ] {
         counter!("ratemesh_refused_total", "reason" => reason).absolute(count);
     }

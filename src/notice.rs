@@ -194,7 +194,6 @@ pub(crate) enum Unsaid {
 pub(crate) struct Notices {
     entries: BTreeMap<Subject, Entry>,
     counts: [usize; KINDS],
-    refused: u64,
     /// Where the sweep for what has ended goes on.
     hand: Option<Subject>,
 }
@@ -211,7 +210,6 @@ impl Notices {
             return Ok(false);
         }
         if notice.version == 0 || notice.version > MAX_VERSION {
-            self.refused += 1;
             return Err(Unsaid::NoVersions);
         }
         let count = &mut self.counts[subject.kind as usize];
@@ -220,10 +218,7 @@ impl Notices {
                 entry.get_mut().drop_ended(now);
                 Ok(entry.get_mut().merge(notice))
             }
-            btree_map::Entry::Vacant(_) if *count >= subject.kind.most() => {
-                self.refused += 1;
-                Err(Unsaid::NoRoom)
-            }
+            btree_map::Entry::Vacant(_) if *count >= subject.kind.most() => Err(Unsaid::NoRoom),
             btree_map::Entry::Vacant(entry) => {
                 *count += 1;
                 entry.insert(Entry(vec![notice]));
@@ -337,11 +332,6 @@ impl Notices {
                 self.counts[subject.kind as usize] -= 1;
             }
         }
-    }
-
-    /// Notices that found no room or had a version that is not believed.
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused
     }
 }
 
@@ -497,7 +487,6 @@ mod tests {
         }
         let one_more = ban(u128::MAX);
         assert_eq!(notices.say(one_more, Said::Banned, at(9), 1, NOW), Err(Unsaid::NoRoom));
-        assert_eq!(notices.refused(), 1);
         notices.say(Subject { kind: Kind::Override, ..one_more }, Said::Denied, at(9), 1, NOW).unwrap();
         for writer in 0..100 {
             let notice = Notice { version: 1 + writer, writer, said: Said::Banned, until: at(9) };

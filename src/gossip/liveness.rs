@@ -147,11 +147,15 @@ impl Gossip {
                 .iter()
                 .map(|book| {
                     let (checks, denials) = book.table.checks_and_denials();
+                    let (bans, overrides) = book.table.count_rules(now);
                     LimitStatus {
                         name: book.table.limit().name().to_owned(),
                         live_keys: book.table.live_keys(),
                         checks,
                         denials,
+                        shadow: book.table.limit().is_shadow(),
+                        bans,
+                        overrides,
                     }
                 })
                 .collect(),

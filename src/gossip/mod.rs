@@ -18,6 +18,9 @@
 //! Rounds come with each heartbeat, and before it when a key's unpublished units reach a threshold. A node that cannot
 //! be told of changes one by one any more, because it has just started or was away, asks for a *sync*.
 //!
+//! What is said of single keys (bans, overrides, resets) goes to peers at once, over streams; a hello's digests find what
+//! slipped through.
+//!
 //! The invariant that merging keeps: a share has one writer and only grows, and what a node has debited of it is exactly
 //! what its ledger says; so each unit is debited once on each node, whatever is lost, repeated or reordered.
 
@@ -26,6 +29,7 @@ mod book;
 mod hot;
 mod liveness;
 pub(crate) mod message;
+mod notices;
 mod peer;
 mod receive;
 mod round;
@@ -42,6 +46,7 @@ use crate::{
 };
 use actors::{Actors, Change};
 use book::{Book, Published};
+use notices::Spreading;
 use peer::Peer;
 pub(crate) use status::Event;
 pub use status::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
@@ -152,6 +157,7 @@ pub(crate) struct Gossip {
     refused: RefusedStatus,
     joining: Option<Joining>,
     jobs: Vec<SyncJob>,
+    spreading: Spreading,
     timers: Timers,
     /// The node has left its fleet; its tables decide for themselves.
     alone: bool,
@@ -216,11 +222,13 @@ impl Gossip {
             refused: RefusedStatus::default(),
             joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
+            spreading: Spreading::new(now),
             alone: false,
             slots: Vec::new(),
             nodes,
             config,
         };
+        gossip.sign_notices();
         gossip.set_initial_levels();
         gossip.update_stance(now);
         gossip
@@ -253,6 +261,7 @@ impl Gossip {
             state.disconnect();
         }
         self.jobs.retain(|job| job.peer != peer);
+        self.end_tours(peer);
     }
 
     /// Whether streams to `peer` wait to be sent. While they do, it is sent signs of life, and what fits beside them into a
@@ -278,6 +287,7 @@ impl Gossip {
             self.round(false, now);
         }
         self.continue_syncs(now);
+        self.spread_notices(now);
         self.finish_joining_if_due(now);
     }
 
@@ -307,6 +317,7 @@ impl Gossip {
         if self.jobs.iter().any(|job| !self.is_congested(job.peer)) {
             next = now.mono;
         }
+        next = next.min(self.next_notices(now).unwrap_or(next));
         self.books.iter().filter_map(|book| book.next_turn(now)).fold(next, Timestamp::min)
     }
 

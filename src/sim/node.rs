@@ -8,6 +8,7 @@ use std::sync::{
 use super::{START, Traffic, WALL_START};
 use crate::{
     gossip::{Channel, Gossip, GossipConfig},
+    key::KeyHasher,
     limit::Limit,
     node::Incarnation,
     table::{Table, marks::Wake},
@@ -52,6 +53,8 @@ impl Node {
     pub(super) fn start(&mut self, config: GossipConfig, limits: &[Limit], seed: u64, now: u64) {
         let tables: Vec<Arc<Table>> =
             limits.iter().map(|limit| Arc::new(Table::new(limit.clone()))).collect();
+        // As the cluster digests its keys.
+        tables.iter().for_each(|table| table.list_keys(&KeyHasher::default()));
         let woken = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&woken);
         let wake: Wake = Arc::new(move || flag.store(true, Ordering::Relaxed));

@@ -1,6 +1,7 @@
 //! What the simulator must be, and what a fleet must come to whatever happens on the way.
 
 mod convergence;
+mod rules;
 
 use std::time::Duration;
 
