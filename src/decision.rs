@@ -100,6 +100,18 @@ impl<'a> Decision<'a> {
         self.allowed && self.reason == Reason::Exempt
     }
 
+    /// Whether the key is refused whatever it asks for.
+    #[cfg(feature = "http")]
+    pub(crate) fn is_kept_out(&self) -> bool {
+        !self.allowed && matches!(self.reason, Reason::Banned | Reason::Denied)
+    }
+
+    /// Why the limit itself refused, whether that was enforced or not.
+    #[cfg(feature = "http")]
+    pub(crate) fn own_refusal(&self) -> Option<Refused> {
+        (!self.allowed).then(|| self.refusal())
+    }
+
     fn refusal(&self) -> Refused {
         match self.reason {
             Reason::Banned => Refused::Banned,

@@ -396,14 +396,16 @@ mod tests {
     fn entries() -> impl Strategy<Value = [Entry; 3]> {
         let kind = prop_oneof![4 => Just(Kind::Ban), 1 => Just(Kind::Override), 1 => Just(Kind::Reset)];
         kind.prop_flat_map(|kind| {
-            let one = prop::collection::vec(notice(kind), 0..14).prop_map(|notices| {
-                let mut entry = Entry::default();
-                for notice in notices {
-                    entry.merge(notice);
-                }
-                entry
-            });
-            [one.clone(), one.clone(), one]
+            let one = || {
+                prop::collection::vec(notice(kind), 0..14).prop_map(|notices| {
+                    let mut entry = Entry::default();
+                    for notice in notices {
+                        entry.merge(notice);
+                    }
+                    entry
+                })
+            };
+            [one(), one(), one()]
         })
     }
 

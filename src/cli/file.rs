@@ -1,6 +1,7 @@
 //! The file form of a scenario: what a TOML file may say, and how it becomes a [`Scenario`].
 //!
-//! `examples/scenarios/` has files to start from. The `[[limit]]` tables are those of a configuration.
+//! `examples/scenarios/` has files to start from. The `[[limit]]` tables are those of a configuration,
+//! but for `shadow`, `count_denied` and `on_exceed`, which are refused; lists do not hold any of the keys that are made up.
 
 use std::time::Duration;
 
@@ -171,6 +172,7 @@ fn scenario(form: Form, nodes: Option<usize>, limits: Option<&[Limit]>) -> Resul
         Some(limits) => limits.to_vec(),
         None => checked_limits(form.limit)?,
     };
+    check_measurable(&limits)?;
     let fleet = Fleet { nodes, length };
     let mut steps = Vec::new();
     for (index, form) in form.step.into_iter().enumerate() {
@@ -187,6 +189,22 @@ fn scenario(form: Form, nodes: Option<usize>, limits: Option<&[Limit]>) -> Resul
         length,
         targets: targets(&form.targets),
     })
+}
+
+/// The figures compare a fleet with one limiter that only counts what it admits, so other limits would be measured wrongly.
+pub(super) fn check_measurable(limits: &[Limit]) -> Result<(), ConfigError> {
+    for (index, limit) in limits.iter().enumerate() {
+        let set = [
+            ("shadow", limit.is_shadow()),
+            ("count_denied", limit.counts_denied()),
+            ("on_exceed", limit.ban_on_exceed().is_some()),
+        ];
+        if let Some((name, _)) = set.iter().find(|(_, set)| *set) {
+            let why = "is not simulated by scenarios, whose figures are those of a limit that refuses what is too much and no more; leave it out";
+            return Err(ConfigError::refused(format!("limit[{index}].{name}"), why));
+        }
+    }
+    Ok(())
 }
 
 fn network(form: &NetworkForm) -> Result<Network, ConfigError> {

@@ -100,6 +100,17 @@ pub(crate) struct LimitForm {
     on_partition: Option<String>,
     max_keys: Option<i64>,
     on_full: Option<String>,
+    on_exceed: Option<ExceedForm>,
+    count_denied: Option<bool>,
+    shadow: Option<bool>,
+    allow: Option<Vec<String>>,
+    deny: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "what a refusal entails, such as { ban = \"24h\" }")]
+struct ExceedForm {
+    ban: Option<String>,
 }
 
 /// Reads a file.
@@ -263,7 +274,31 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
     if let Some(text) = &form.on_full {
         builder = builder.on_full(choice(&key("on_full"), text, &ON_FULL)?);
     }
+    builder = penalties(builder, form, &key)?;
     builder.build().map_err(|error| refused_limit(&error, form, &key))
+}
+
+/// What a limit says of single keys, and of those that it refuses.
+fn penalties(
+    mut builder: LimitBuilder,
+    form: &LimitForm,
+    key: &impl Fn(&str) -> String,
+) -> Result<LimitBuilder, ConfigError> {
+    if let Some(exceed) = &form.on_exceed {
+        let ban_key = key("on_exceed.ban");
+        let ban =
+            required(&ban_key, exceed.ban.as_ref(), "how long a refused key is banned, such as \"24h\"")?;
+        builder =
+            builder.ban_on_exceed(parse_duration(ban).map_err(|error| ConfigError::refused(ban_key, error))?);
+    }
+    if let Some(count) = form.count_denied {
+        builder = builder.count_denied(count);
+    }
+    if let Some(shadow) = form.shadow {
+        builder = builder.shadow(shadow);
+    }
+    builder = form.allow.iter().flatten().fold(builder, |builder, entry| builder.allow(entry));
+    Ok(form.deny.iter().flatten().fold(builder, |builder, entry| builder.deny(entry)))
 }
 
 /// Starts a limit of one algorithm, given its name and quota.
@@ -312,6 +347,7 @@ fn refused_limit(error: &LimitError, form: &LimitForm, key: &impl Fn(&str) -> St
     let field = match error.field() {
         "quota" | "period" if form.rate.is_some() => "rate",
         "burst" if form.burst.is_none() && form.rate.is_some() => "rate",
+        "on_exceed" => "on_exceed.ban",
         field => field,
     };
     ConfigError::value(key(field), error.value(), error.wanted())

@@ -36,12 +36,12 @@ pub(super) fn admit(settings: &Arc<Settings>, request: &RequestHead<'_>) -> Admi
 /// Passes the only gate. Where the outcome need not be kept, nothing is allocated.
 #[inline]
 fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) -> Admission {
-    let (key, cost) = match gate.approach(request) {
-        Approach::Check { key, cost } => (key, cost),
+    let (key, cost, listed) = match gate.approach(request) {
+        Approach::Check { key, cost, listed } => (key, cost, listed),
         Approach::Skip => return Admission::Free,
         Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
     };
-    let verdict = gate.check(key, cost);
+    let verdict = gate.check(key, cost, listed);
     let passes = verdict.is_allowed() || gate.is_shadow();
     if passes && !settings.keeps_outcome() {
         return Admission::Free;
@@ -60,15 +60,15 @@ fn pass_all(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>)
     let mut plan = Vec::with_capacity(gates.len());
     for (place, gate) in gates.iter().enumerate() {
         match gate.approach(request) {
-            Approach::Check { key, cost } => plan.push((place, gate, key, cost)),
+            Approach::Check { key, cost, listed } => plan.push((place, gate, key, cost, listed)),
             Approach::Skip => {}
             Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
         }
     }
     let mut checks = Few::new();
     let mut passes = true;
-    for (place, gate, key, cost) in plan {
-        let verdict = gate.check(key, cost);
+    for (place, gate, key, cost, listed) in plan {
+        let verdict = gate.check(key, cost, listed);
         passes = verdict.is_allowed() || gate.is_shadow();
         checks.push(Checked::new(gate, place, key, cost, verdict, request));
         if !passes {

@@ -1,6 +1,6 @@
 //! One limit that requests have to pass, and how they are counted by it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use http::{HeaderMap, Response, StatusCode};
 
@@ -9,6 +9,7 @@ use crate::{
     decision::Decision,
     key::{Key, KeyHasher, KeySource},
     limiter::Limiter,
+    lists::Override,
 };
 
 /// Which requests a limit counts.
@@ -142,13 +143,14 @@ impl Gate {
 
     /// Sets the status that this limit's refusals are answered with; the layer's unless set.
     ///
-    /// 403 suits a limit that keeps out who has misbehaved.
+    /// It goes before the layer's [`ban_status`](super::RateLimitLayer::ban_status), too.
     pub fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
     }
 
-    /// Sets whether the limit is only tried out: counted and logged, but neither enforced nor shown to clients.
+    /// Sets whether the limit is only tried out here: counted and logged, but neither enforced nor shown to clients. One that
+    /// [is tried out](crate::LimitBuilder::shadow) everywhere is, whatever is set.
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = shadow;
         self
@@ -174,8 +176,8 @@ impl Gate {
 
 /// How a request stands to a gate before it is checked.
 pub(super) enum Approach {
-    /// It is to be checked by this key at this cost.
-    Check { key: Key, cost: u64 },
+    /// It is to be checked by this key at this cost; `listed` is what the limit's lists say of the client's network.
+    Check { key: Key, cost: u64, listed: Option<Override> },
     /// The limit does not apply to it.
     Skip,
     /// It is to be refused, for want of a key.
@@ -187,9 +189,9 @@ pub(super) enum Approach {
 pub(super) enum Verdict<'a> {
     /// The request passes, and its cost is spent.
     Spent(Decision<'a>),
-    /// It passes, since it costs nothing.
+    /// It passes, since it costs nothing, or is not counted.
     Free(Decision<'a>),
-    /// It does not pass now; nothing was spent.
+    /// It does not pass now; nothing was spent that could be given back.
     Refused(Decision<'a>),
     /// It never will, since its cost is above what the limit holds; nothing was spent.
     NeverPasses(Decision<'a>),
@@ -208,12 +210,14 @@ impl Gate {
         if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Approach::Skip;
         }
-        let key = match (self.key.key(request, self.limiter.hasher()), &self.on_missing_key) {
-            (Ok(key), _) => key,
+        let (key, address) = match (self.find_key(request), &self.on_missing_key) {
+            (Ok(found), _) => found,
             (Err(_), Some(OnMissingKey::Skip)) => return Approach::Skip,
-            (Err(_), Some(OnMissingKey::Shared(name))) => SharedKey(name).to_key(self.limiter.hasher()),
+            (Err(_), Some(OnMissingKey::Shared(name))) => {
+                (SharedKey(name).to_key(self.limiter.hasher()), None)
+            }
             // What is only tried out must not refuse, so it does not apply either.
-            (Err(missing), _) if self.shadow => {
+            (Err(missing), _) if self.is_shadow() => {
                 self.log_keyless(&missing);
                 return Approach::Skip;
             }
@@ -226,7 +230,18 @@ impl Gate {
                 return Approach::Keyless { missing, status };
             }
         };
-        Approach::Check { key, cost: self.cost.as_ref().map_or(1, |cost| cost(request)) }
+        let listed = address.and_then(|address| self.limiter.listed(address));
+        Approach::Check { key, cost: self.cost.as_ref().map_or(1, |cost| cost(request)), listed }
+    }
+
+    /// The request's key, and its client's address where the limit lists networks.
+    #[inline]
+    fn find_key(&self, request: &RequestHead<'_>) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        let hasher = self.limiter.hasher();
+        match self.limiter.limit().lists() {
+            None => self.key.key(request, hasher).map(|key| (key, None)),
+            Some(_) => self.key.key_and_address(request, hasher),
+        }
     }
 
     fn log_keyless(&self, missing: &MissingKey) {
@@ -247,12 +262,25 @@ impl Gate {
 
     /// Checks, spends what passes, and logs what does not.
     #[inline]
-    pub(super) fn check(&self, key: Key, cost: u64) -> Verdict<'_> {
-        if cost == 0 {
-            return Verdict::Free(self.limiter.peek(key));
+    pub(super) fn check(&self, key: Key, cost: u64, listed: Option<Override>) -> Verdict<'_> {
+        if cost == 0 && listed.is_none() {
+            let decision = self.limiter.peek(key);
+            // What costs nothing passes whatever is left, but not for who is kept out.
+            return match decision.is_kept_out() {
+                true => Verdict::Refused(decision),
+                false => Verdict::Free(decision),
+            };
         }
-        let (verdict, now) = match self.limiter.check_cost(key, cost) {
-            Ok(decision) if decision.is_allowed() => (Verdict::Spent(decision), decision.now),
+        let decided = match listed {
+            Some(listed) => Ok(self.limiter.decide_listed(listed, key, cost)),
+            None => self.limiter.check_cost(key, cost),
+        };
+        let (verdict, now) = match decided {
+            Ok(decision) if decision.is_exempt() => (Verdict::Free(decision), decision.now),
+            // What is allowed only because the limit is tried out has spent nothing.
+            Ok(decision) if decision.is_allowed() && !decision.is_shadow_refusal() => {
+                (Verdict::Spent(decision), decision.now)
+            }
             Ok(decision) => (Verdict::Refused(decision), decision.now),
             Err(_) => {
                 let decision = self.limiter.peek(key);
@@ -265,7 +293,7 @@ impl Gate {
         };
         if let Some(requests) = refusals {
             let limit = self.limiter.limit().name();
-            tracing::warn!(limit, requests, shadow = self.shadow, "requests over the limit");
+            tracing::warn!(limit, requests, shadow = self.is_shadow(), "requests over the limit");
         }
         verdict
     }
@@ -296,7 +324,7 @@ impl Gate {
     }
 
     pub(super) fn is_shadow(&self) -> bool {
-        self.shadow
+        self.shadow || self.limiter.limit().is_shadow()
     }
 }
 
