@@ -51,6 +51,13 @@
 //! 4. There, `gossip/receive.rs` merges each share by maximum. What is new of it, less what was expected already, is
 //!    debited from the level in the table; the level may go below zero, and the debt is repaid before more is admitted.
 //!
+//! # The walk of a ban
+//!
+//! 1. `table/rules.rs` notes it in the limit's notices (`notice.rs`), and marks the key's cell, if it has one: its checks then leave the short
+//!    way, and ask for the key's rules. A key without a cell is asked for before it is taken in.
+//! 2. `gossip/notices.rs` tells every peer at once, over streams. A peer to which it is news passes it on.
+//! 3. With each hello two nodes compare digests of all notices; where they differ, each tells the other everything.
+//!
 //! # Map
 //!
 //! Dependencies point inward only, which a test holds. The core does no I/O, and is handed time and randomness.
@@ -59,6 +66,7 @@
 //! |---|---|
 //! | `time`, `node`, `key` | points in time; who a node is; digests |
 //! | `limit`, `counter`, `decision`, `error` | rules; shares; answers |
+//! | `lists`, `notice` | allowed and denied networks; bans, overrides and resets, as they spread |
 //! | `algorithm`, `ledger` | the arithmetic of a level; shares of all nodes |
 //! | `table` | live keys, and what decides on each |
 //! | `gossip` | the protocol as a state machine without I/O |

@@ -451,8 +451,12 @@ mod tests {
         other.say(ban(1), Said::Banned, at(60), 2, NOW).unwrap();
         let (from_one, _) = one.part(None, 10).unwrap();
         let (from_other, _) = other.part(None, 10).unwrap();
-        from_other.iter().for_each(|(subject, notice)| drop(one.take(*subject, *notice, NOW)));
-        from_one.iter().for_each(|(subject, notice)| drop(other.take(*subject, *notice, NOW)));
+        for (subject, notice) in from_other {
+            one.take(subject, notice, NOW).unwrap();
+        }
+        for (subject, notice) in from_one {
+            other.take(subject, notice, NOW).unwrap();
+        }
         assert_eq!(one.banned_until(ban(1).key, NOW), Some(at(3_600)));
         assert_eq!(other.banned_until(ban(1).key, NOW), Some(at(3_600)));
         assert_eq!(one.digest(NOW), other.digest(NOW));

@@ -277,17 +277,17 @@ impl Table {
         remember: &impl Fn(u32),
     ) -> Decision<'_> {
         loop {
+            let known = self.find(key);
+            if self.may_be_ruled(known)
+                && let Some(decision) = self.decide_by_rule(known, key, cost, now, precise)
+            {
+                return decision;
+            }
             let mut insert = || {
                 // A new bucket is full now, not some milliseconds ago.
                 now = precise();
                 self.insert(key, now)
             };
-            let known = self.find(key);
-            if self.may_be_ruled(known)
-                && let Some(decision) = self.decide_by_rule(key, cost, precise(), true)
-            {
-                return decision;
-            }
             let Some(slot) = known.or_else(&mut insert) else {
                 return self.check_without_room(cost, now, precise);
             };
@@ -490,7 +490,7 @@ impl Table {
     /// What the level of `key` is at the precise time `now`, without spending.
     pub(crate) fn peek(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
         if self.rules.is_any()
-            && let Some(decision) = self.decide_by_rule(key, cost, now, false)
+            && let Some(decision) = self.peek_rule(key, cost, now)
         {
             return decision;
         }

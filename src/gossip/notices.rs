@@ -33,6 +33,8 @@ const SUBJECTS_PER_PART: usize = 1_024;
 const MAX_PENDING: usize = 1 << 16;
 /// Subjects of each limit that a heartbeat looks at for what has ended.
 const SWEPT_PER_HEARTBEAT: usize = 1_024;
+/// A peer is told everything about a limit again after so long at the earliest, however often it asks.
+const TELL_AGAIN_AFTER: Duration = Duration::from_millis(200);
 /// How long a digest is good for: it takes a look at everything.
 const DIGEST_FOR: Duration = Duration::from_millis(50);
 
@@ -44,6 +46,8 @@ pub(super) struct Spreading {
     next: Timestamp,
     /// Peers that are being told everything.
     tours: Vec<Tour>,
+    /// When a tour last began, by peer and limit, as an answer or not.
+    begun: BTreeMap<(NodeIndex, u16, bool), Timestamp>,
     /// When this node started: what was made before is part of what its peers tell it.
     started: Timestamp,
     digests: Option<(Timestamp, Vec<u64>)>,
@@ -59,7 +63,14 @@ struct Tour {
 
 impl Spreading {
     pub(super) fn new(now: Now) -> Self {
-        Self { pending: BTreeMap::new(), next: now.mono, tours: Vec::new(), started: now.mono, digests: None }
+        Self {
+            pending: BTreeMap::new(),
+            next: now.mono,
+            tours: Vec::new(),
+            begun: BTreeMap::new(),
+            started: now.mono,
+            digests: None,
+        }
     }
 
     fn add(&mut self, limit: u16, subject: Subject, from: Option<NodeIndex>) {
@@ -204,12 +215,17 @@ impl Gossip {
         for (number, digest) in digests.iter().enumerate().take(MAX_LIMITS) {
             let Some(limit) = self.peer(from).and_then(|peer| peer.limit(number as u16)) else { continue };
             if own.get(usize::from(limit)) != Some(digest) {
-                self.start_tour(from, limit, true);
+                self.start_tour(from, limit, true, now);
             }
         }
     }
 
-    fn start_tour(&mut self, peer: NodeIndex, limit: u16, ask: bool) {
+    fn start_tour(&mut self, peer: NodeIndex, limit: u16, ask: bool, now: Now) {
+        let begun = self.spreading.begun.get(&(peer, limit, ask));
+        if begun.is_some_and(|begun| now.mono.since(*begun) < TELL_AGAIN_AFTER) {
+            return;
+        }
+        self.spreading.begun.insert((peer, limit, ask), now.mono);
         let tours = &mut self.spreading.tours;
         match tours.iter_mut().find(|tour| tour.peer == peer && tour.limit == limit) {
             // What has been told of it already is told again only if it changed, as news.
@@ -221,9 +237,14 @@ impl Gossip {
     /// A connection is gone, and with it what was being told over it.
     pub(super) fn end_tours(&mut self, peer: NodeIndex) {
         self.spreading.tours.retain(|tour| tour.peer != peer);
+        self.spreading.begun.retain(|(other, ..), _| *other != peer);
     }
 
     pub(super) fn take_notices(&mut self, from: NodeIndex, told: &message::Notices, now: Now) {
+        if !self.peer(from).is_some_and(|peer| peer.is_ready()) {
+            // Its hello, which says what its numbers mean, is still under way.
+            return;
+        }
         let Some(limit) = self.peer(from).and_then(|peer| peer.limit(told.limit)) else {
             self.refused.unknown += 1;
             return;
@@ -252,7 +273,7 @@ impl Gossip {
             }
         }
         if told.ask && self.digest_of(limit, now) != told.digest {
-            self.start_tour(from, limit, false);
+            self.start_tour(from, limit, false, now);
         }
     }
 

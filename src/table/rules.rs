@@ -27,7 +27,7 @@ use crate::{
 
 /// Subjects looked at for what has ended with each new notice, and where there is no room.
 const SWEPT_PER_NOTICE: usize = 4;
-const SWEPT_WITHOUT_ROOM: usize = 256;
+const SWEPT_WITHOUT_ROOM: usize = 16;
 /// Subjects that wait for the gossip to tell of them. What is beyond, the next comparison with a peer brings to light.
 const MAX_NEWS: usize = 1 << 16;
 
@@ -36,6 +36,12 @@ const MAX_NEWS: usize = 1 << 16;
 pub(super) struct Rules {
     /// Whether a key may be under a rule.
     any: AtomicBool,
+    /// Apart from what every check reads, since whoever asks for a rule writes to its lock.
+    held: Box<Held>,
+}
+
+#[derive(Default)]
+struct Held {
     /// Keys that the limit's own lists name.
     listed: OnceLock<BTreeMap<Key, Override>>,
     notices: RwLock<Notices>,
@@ -60,20 +66,20 @@ impl Rules {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Notices> {
-        self.notices.read().unwrap_or_else(PoisonError::into_inner)
+        self.held.notices.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Notices> {
-        self.notices.write().unwrap_or_else(PoisonError::into_inner)
+        self.held.notices.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writer(&self) -> u64 {
-        self.writer.load(Ordering::Relaxed)
+        self.held.writer.load(Ordering::Relaxed)
     }
 
     /// What applies to a key: a denial before a ban, a ban before an admission.
     fn ruling(&self, notices: &Notices, key: Key, now: Timestamp) -> Option<Ruling> {
-        let listed = self.listed.get().and_then(|listed| listed.get(&key).copied());
+        let listed = self.held.listed.get().and_then(|listed| listed.get(&key).copied());
         let overridden = notices.overridden(key);
         if listed == Some(Override::Deny) || overridden == Some(Said::Denied) {
             return Some(Ruling::Denied);
@@ -85,12 +91,12 @@ impl Rules {
     }
 
     fn renew_any(&self, notices: &Notices) {
-        let listed = self.listed.get().is_some_and(|listed| !listed.is_empty());
+        let listed = self.held.listed.get().is_some_and(|listed| !listed.is_empty());
         self.any.store(listed || !notices.is_empty(), Ordering::Relaxed);
     }
 
     fn tell(&self, subject: Subject) {
-        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut news = self.held.news.lock().unwrap_or_else(PoisonError::into_inner);
         if news.len() < MAX_NEWS {
             news.push(subject);
         }
@@ -102,20 +108,45 @@ impl Table {
     /// Whether a rule has to be asked for about `key`, which is in `slot` if it has a cell.
     #[inline]
     pub(super) fn may_be_ruled(&self, slot: Option<u32>) -> bool {
-        self.rules.is_any()
-            && slot.and_then(|slot| self.slab.get(slot)).is_none_or(|cell| cell.level.is_marked())
+        match slot.and_then(|slot| self.slab.get(slot)) {
+            // Also where there are no rules any more: whoever finds a mark takes it off.
+            Some(cell) => cell.level.is_marked(),
+            None => self.rules.is_any(),
+        }
     }
 
-    /// Decides by the rule that `key` is under; `None` where it is under none.
+    /// Decides by the rule that `key`, in the slot `known` if it has a cell, is under; `None` where it is under none.
     #[cold]
-    pub(super) fn decide_by_rule(&self, key: Key, cost: u64, now: Now, counts: bool) -> Option<Decision<'_>> {
-        let ruling = self.rules.ruling(&self.rules.read(), key, now.mono);
-        if ruling.is_none() && counts {
+    pub(super) fn decide_by_rule(
+        &self,
+        known: Option<u32>,
+        key: Key,
+        cost: u64,
+        mut now: Now,
+        precise: &impl Fn() -> Now,
+    ) -> Option<Decision<'_>> {
+        let mut ruling = self.ruling(key, now);
+        if let Some(Ruling::Banned(_)) = ruling {
+            // It may have ended since the coarse clock's last step, and the rest of it is told to the millisecond.
+            now = precise();
+            ruling = self.ruling(key, now);
+        }
+        if ruling.is_none() && known.is_some() {
             // Looked at again under the lock, where no rule can come meanwhile.
             let notices = self.rules.write();
             self.mark(&notices, key, now.mono);
         }
-        Some(self.ruled(ruling?, key, cost, now, counts))
+        Some(self.ruled(ruling?, key, cost, now, true))
+    }
+
+    /// What [`decide_by_rule`](Self::decide_by_rule) would answer.
+    #[cold]
+    pub(super) fn peek_rule(&self, key: Key, cost: u64, now: Now) -> Option<Decision<'_>> {
+        Some(self.ruled(self.ruling(key, now)?, key, cost, now, false))
+    }
+
+    fn ruling(&self, key: Key, now: Now) -> Option<Ruling> {
+        if self.rules.is_any() { self.rules.ruling(&self.rules.read(), key, now.mono) } else { None }
     }
 
     /// Decides by what a list says of the network of the address that `key` is, unless something is said of `key` itself.
@@ -131,10 +162,7 @@ impl Table {
         if counts {
             self.lanes.count_check();
         }
-        let own = match self.rules.is_any() {
-            true => self.rules.ruling(&self.rules.read(), key, now.mono),
-            false => None,
-        };
+        let own = self.ruling(key, now);
         let by_network = match listed {
             Override::Allow => Ruling::Allowed,
             Override::Deny => Ruling::Denied,
@@ -200,8 +228,11 @@ impl Table {
     /// Marks a key that has just been taken in, if it is under a rule.
     #[cold]
     pub(super) fn mark_new(&self, key: Key, now: Now) {
-        let notices = self.rules.write();
-        self.mark(&notices, key, now.mono);
+        // What is said from now on finds the key's cell by itself.
+        if self.ruling(key, now).is_some() {
+            let notices = self.rules.write();
+            self.mark(&notices, key, now.mono);
+        }
     }
 }
 
@@ -329,7 +360,7 @@ impl Table {
     /// Digests the keys that the limit's own lists name; done once.
     pub(crate) fn list_keys(&self, hasher: &KeyHasher) {
         let Some(lists) = self.limit.lists() else { return };
-        self.rules.listed.get_or_init(|| {
+        self.rules.held.listed.get_or_init(|| {
             let mut listed = BTreeMap::new();
             for (key, says) in lists.keys() {
                 let said = listed.entry(hasher.key(key)).or_insert(says);
@@ -346,7 +377,7 @@ impl Table {
 impl Table {
     /// Who writes notices here from now on; no two nodes, nor two runs of one, are the same.
     pub(crate) fn set_writer(&self, writer: u64) {
-        self.rules.writer.store(writer, Ordering::Relaxed);
+        self.rules.held.writer.store(writer, Ordering::Relaxed);
     }
 
     /// Takes in what a peer has said; returns whether it is news.
@@ -377,7 +408,7 @@ impl Table {
     /// Moves what was said here since the last time into `into`.
     pub(crate) fn take_news(&self, into: &mut Vec<Subject>) {
         if self.rules.is_any() {
-            into.append(&mut self.rules.news.lock().unwrap_or_else(PoisonError::into_inner));
+            into.append(&mut self.rules.held.news.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 }
