@@ -396,7 +396,100 @@ fn read(wire: &WireNotice, now: Now) -> Option<(Subject, Notice)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::{
+        gossip::{GossipConfig, message::Hello},
+        limit::{Limit, Quota},
+        node::Incarnation,
+        notice::MAX_BANS,
+        table::Table,
+    };
+
+    fn now() -> Now {
+        Now { mono: Timestamp::from_millis(1_000_000), ..Now::default() }
+    }
+
+    /// A node whose peer has said hello.
+    fn node() -> (Gossip, Arc<Table>, NodeIndex) {
+        let name = |name| NodeId::new(name).unwrap();
+        let config = GossipConfig::new(name("a"), Incarnation::new(1), vec![name("b")]);
+        let limit = Limit::token_bucket("api", Quota::per_second(10)).build().unwrap();
+        let table = Arc::new(Table::new(limit));
+        let wake: crate::table::marks::Wake = Arc::new(|| ());
+        let mut gossip = Gossip::new(config, vec![Arc::clone(&table)], 7, &wake, now());
+        let peer = gossip.index_of(&name("b")).unwrap();
+        gossip.handle_connected(now(), peer, 1_200);
+        hello(&mut gossip, peer, 0, now());
+        while gossip.poll_transmit().is_some() {}
+        (gossip, table, peer)
+    }
+
+    fn hello(gossip: &mut Gossip, from: NodeIndex, digest: u64, now: Now) {
+        let hello = Hello {
+            cluster: "ratemesh".to_owned(),
+            incarnation: 2,
+            nodes: vec!["a".to_owned(), "b".to_owned()],
+            limits: vec![("api".to_owned(), 0)],
+            synced: false,
+            wall_ms: 0,
+            progress: Vec::new(),
+            notices: vec![digest],
+        };
+        gossip.handle_payload(now, from, Channel::Stream, &message::hello(&hello)).unwrap();
+    }
+
+    fn bans(range: std::ops::Range<u128>) -> Vec<u8> {
+        let notices = range.map(|key| WireNotice {
+            digest: key.to_le_bytes(),
+            kind: WireKind::Ban,
+            version: 1,
+            writer: [9; 8],
+            said: WireSaid::Banned,
+            remaining_ms: 60_000,
+        });
+        message::notices(&message::Notices { limit: 0, digest: 1, ask: true, notices: notices.collect() })
+    }
+
+    #[test]
+    fn a_peer_that_bans_everybody_fills_no_more_than_there_is_room_for() {
+        let (mut gossip, table, peer) = node();
+        for part in 0..11_u128 {
+            gossip
+                .handle_payload(now(), peer, Channel::Stream, &bans(part * 10_000..(part + 1) * 10_000))
+                .unwrap();
+        }
+        assert_eq!(table.count_rules(now()).0, MAX_BANS);
+        assert_eq!(gossip.status(now()).refused.notices, 10_000);
+        assert!(gossip.spreading.pending.len() <= MAX_PENDING);
+        let unknown =
+            message::notices(&message::Notices { limit: 7, digest: 0, ask: true, notices: Vec::new() });
+        gossip.handle_payload(now(), peer, Channel::Stream, &unknown).unwrap();
+        assert_eq!(gossip.status(now()).refused.unknown, 1);
+    }
+
+    #[test]
+    fn a_peer_that_always_differs_is_told_everything_now_and_then_and_no_more() {
+        let (mut gossip, table, peer) = node();
+        for key in 0..5_000_u128 {
+            table.ban(Key::from_digest(key), Duration::from_secs(60), now()).unwrap();
+        }
+        let mut parts = 0;
+        for step in 0..100 {
+            let now = now().after(Duration::from_millis(10 * step));
+            hello(&mut gossip, peer, 12_345, now);
+            gossip.handle_payload(now, peer, Channel::Stream, &bans(0..0)).unwrap();
+            for _ in 0..20 {
+                gossip.spread_notices(now);
+            }
+            while let Some(transmit) = gossip.poll_transmit() {
+                parts += usize::from(transmit.payload.len() > 10_000);
+            }
+        }
+        // Five parts a tour, at most five tours a second of each sort, and the news once.
+        assert!((5..=5 * 10 + 5).contains(&parts), "{parts}");
+    }
 
     #[test]
     fn what_nobody_sends_is_not_taken_in() {
