@@ -117,7 +117,7 @@ impl Gossip {
             for peer in self.others() {
                 if !self.is_congested(peer) && self.peer(peer).is_some_and(|peer| peer.is_ready()) {
                     let chosen = self.is_direct() || some.contains(&peer);
-                    let told = |from: &Option<NodeIndex>| from.map_or(true, |from| chosen && from != peer);
+                    let told = |from: &Option<NodeIndex>| from.is_none_or(|from| chosen && from != peer);
                     let subjects = pending.iter().filter(|(_, from)| told(from)).map(|(place, _)| *place);
                     self.tell_notices(peer, &subjects.collect::<Vec<_>>(), now);
                 }

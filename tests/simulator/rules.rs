@@ -45,8 +45,10 @@ fn banned_on(cluster: &mut Cluster, key: &str) -> Vec<usize> {
     (0..cluster.len()).filter(|node| is_banned(cluster, *node, key)).collect()
 }
 
+type Knowledge = (Vec<(Key, u64)>, Vec<(Key, Override)>);
+
 /// Everything that a node knows of: who is banned and for how many seconds, and the overrides.
-fn knowledge(cluster: &Cluster, node: usize) -> Option<(Vec<(Key, u64)>, Vec<(Key, Override)>)> {
+fn knowledge(cluster: &Cluster, node: usize) -> Option<Knowledge> {
     // Nodes know the end to within what the message took.
     let seconds = |rest: Duration| (rest.as_secs_f64() / 60.0).round() as u64;
     let bans = cluster.bans(0, node)?.into_iter().map(|(key, rest)| (key, seconds(rest))).collect();

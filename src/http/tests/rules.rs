@@ -15,7 +15,7 @@ fn bucket(name: &str) -> crate::LimitBuilder {
 
 fn from(address: &str) -> Request<()> {
     let address: SocketAddr = address.parse().unwrap();
-    Request::get("/200").extension(PeerAddr(address.into())).body(()).unwrap()
+    Request::get("/200").extension(PeerAddr(address)).body(()).unwrap()
 }
 
 #[tokio::test]
@@ -103,8 +103,8 @@ async fn a_limit_that_is_tried_out_is_to_the_layer_what_a_gate_that_is_tried_out
         (built(bucket("tried").shadow(true)), built(Limit::token_bucket("api", Quota::per_minute(6))));
     let by_gate = built(bucket("tried"));
     for tried in [gate(&limit), gate(&by_gate).shadow(true)] {
-        let limiter = if tried.is_shadow() { tried.clone() } else { unreachable!() };
-        let layer = RateLimitLayer::from(limiter)
+        assert!(tried.is_shadow());
+        let layer = RateLimitLayer::from(tried)
             .and(gate(&enforced).count(Count::Failures))
             .header_fields(HeaderFields::new().rate_limit(Edition::Draft10));
         let requests = [("alice", "/200"); 5];
