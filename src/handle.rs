@@ -75,7 +75,8 @@ impl KeyHandle {
             return self.table.decide_listed(listed, self.key, cost, self.clock.precise(), true);
         }
         let wall = self.table.meter().needs_wall();
-        self.table.check_at(&self.slot, self.key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
+        self.table
+            .check_at(&self.slot, self.key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.

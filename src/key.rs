@@ -17,6 +17,7 @@ use std::{
     fmt,
     hash::Hasher as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
 };
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
@@ -77,7 +78,7 @@ pub struct KeyHasher(Secrets);
 
 #[derive(Clone)]
 enum Secrets {
-    Xxh3(Box<[[u8; XXH3_SECRET_BYTES]; DOMAINS]>),
+    Xxh3(Arc<[[u8; XXH3_SECRET_BYTES]; DOMAINS]>),
     SipHash128([[u8; 16]; DOMAINS]),
 }
 
@@ -90,12 +91,12 @@ impl KeyHasher {
         let block = |counter: u64| siphash(&root, &counter.to_le_bytes()).to_le_bytes();
         match digest {
             Digest::Xxh3 => {
-                let mut secrets = Box::new([[0; XXH3_SECRET_BYTES]; DOMAINS]);
+                let mut secrets = [[0; XXH3_SECRET_BYTES]; DOMAINS];
                 let blocks = secrets.iter_mut().flat_map(|secret| secret.chunks_exact_mut(16));
                 for (counter, bytes) in (0..).zip(blocks) {
                     bytes.copy_from_slice(&block(counter));
                 }
-                Self(Secrets::Xxh3(secrets))
+                Self(Secrets::Xxh3(Arc::new(secrets)))
             }
             Digest::SipHash128 => {
                 Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64))))

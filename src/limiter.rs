@@ -81,7 +81,7 @@ impl Limiter {
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
         let wall = self.table.meter().needs_wall();
-        self.table.check(key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
+        self.table.check(key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.

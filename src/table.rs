@@ -164,8 +164,9 @@ impl Table {
     /// An empty table.
     pub(crate) fn new(limit: Limit) -> Self {
         let keys = limit.max_keys();
-        // Enough shards that two threads on different keys seldom meet, few enough that a small table stays small.
-        let shards = (keys / 512).next_power_of_two().clamp(4, 128);
+        // Enough shards that two threads on different keys seldom meet, and that growing one of them takes well below a
+        // millisecond; few enough that a small table stays small.
+        let shards = (keys / 512).next_power_of_two().clamp(4, 512);
         Self {
             id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9),
             stance: AtomicU32::new(Stance::ALONE),
@@ -205,9 +206,19 @@ impl Table {
     /// Decides on `cost` units, at most the capacity, for `key` at the coarse time `now`, and spends them if it allows
     /// them. Before it refuses, it asks for the precise time if that could change its mind.
     #[inline]
-    pub(crate) fn check(&self, key: Key, cost: u64, now: Now, precise: impl Fn() -> Now) -> Decision<'_> {
+    pub(crate) fn check(
+        &self,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: impl Fn() -> Now + Copy,
+    ) -> Decision<'_> {
         self.lanes.count_check();
-        self.decide(self.recall(key), key, cost, now, &precise, &|slot| self.remember(key, slot))
+        let mut slot = self.recall(key);
+        if slot == NO_SLOT {
+            slot = self.look_up(key);
+        }
+        self.decide(slot, key, cost, now, precise, move |slot| self.remember(key, slot))
     }
 
     /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
@@ -219,17 +230,18 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
-        precise: impl Fn() -> Now,
+        precise: impl Fn() -> Now + Copy,
     ) -> Decision<'_> {
         self.lanes.count_check();
-        let remember = |slot| known.store(slot, Ordering::Relaxed);
-        self.decide(known.load(Ordering::Relaxed), key, cost, now, &precise, &remember)
+        let remember = move |slot| known.store(slot, Ordering::Relaxed);
+        self.decide(known.load(Ordering::Relaxed), key, cost, now, precise, remember)
     }
 
     /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `remember` is told.
     ///
-    /// Here and below, each answer is made where it is returned, and the arguments are numbers: what is copied through
-    /// memory in pieces of another size than it was written in costs more than the decision.
+    /// What is here is what nearly every check goes through, and all that is put into its callers' code. Here and below,
+    /// each answer is made where it is returned, and the arguments are numbers: what is copied through memory in pieces of
+    /// another size than it was written in costs more than the decision.
     #[inline]
     fn decide(
         &self,
@@ -237,14 +249,17 @@ impl Table {
         key: Key,
         cost: u64,
         now: Now,
-        precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        precise: impl Fn() -> Now + Copy,
+        remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         let Stance { basis, verdict } = self.stance();
         if verdict == Verdict::Level
             && let Some(cell) = self.slab.get(slot)
+            && !self.is_drawn(cell)
         {
-            match self.spend(cell, key, cost, now) {
+            let meter = self.meter();
+            let holds = || cell.holds(key);
+            match cell.level.try_to_spend(meter, meter.earned(now), 0, cost, holds) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     return Decision {
@@ -257,79 +272,102 @@ impl Table {
                         now,
                     };
                 }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
                 Outcome::Denied { level } => {
                     return self.look_again(slot, key, cost, now, level, precise, remember);
                 }
-                Outcome::Gone => {}
+                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
+                Outcome::Gone | Outcome::Contended => {}
             }
         }
-        self.find_and_decide(key, cost, now, precise, remember)
+        self.decide_at_length(slot, key, cost, now, precise, remember)
     }
 
+    /// The same whatever is in the way.
     #[inline(never)]
-    fn find_and_decide(
+    fn decide_at_length(
         &self,
+        mut slot: u32,
         key: Key,
         cost: u64,
         mut now: Now,
-        precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        precise: impl Fn() -> Now + Copy,
+        remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         loop {
-            let known = self.find(key);
-            if self.may_be_ruled(known)
-                && let Some(decision) = self.decide_by_rule(known, key, cost, now, precise)
+            if let Some(cell) = self.slab.get(slot) {
+                // Also where there are no rules any more: whoever finds a mark takes it off.
+                if cell.level.is_marked()
+                    && cell.holds(key)
+                    && let Some(decision) = self.decide_by_rule(true, key, cost, now, precise)
+                {
+                    return decision;
+                }
+                let stance = self.stance();
+                if stance.verdict != Verdict::Level {
+                    if let Some(decision) = self.decide_regardless(slot, cell, key, cost, now, stance) {
+                        return decision;
+                    }
+                } else {
+                    match self.spend(cell, key, cost, now) {
+                        Outcome::Allowed { level, spent } => {
+                            self.note_spent(slot, cell, spent, now);
+                            let (limit, basis) = (&self.limit, stance.basis);
+                            return Decision {
+                                limit,
+                                allowed: true,
+                                reason: Reason::Level,
+                                basis,
+                                level,
+                                cost,
+                                now,
+                            };
+                        }
+                        Outcome::Denied { level } => {
+                            return self.look_again(slot, key, cost, now, level, precise, remember);
+                        }
+                        Outcome::Full => {
+                            return self.look_again(slot, key, cost, now, FULL, precise, remember);
+                        }
+                        Outcome::Gone | Outcome::Contended => {}
+                    }
+                }
+            }
+            // A key without a slot was looked for already, or will be where it is taken in.
+            let known = if slot == NO_SLOT { None } else { self.find(key) };
+            if known.is_none()
+                && self.rules.is_any()
+                && let Some(decision) = self.decide_by_rule(false, key, cost, now, precise)
             {
                 return decision;
             }
-            let mut insert = || {
+            let insert = || {
                 // A new bucket is full now, not some milliseconds ago.
                 now = precise();
                 self.insert(key, now)
             };
-            let Some(slot) = known.or_else(&mut insert) else {
+            let Some(found) = known.or_else(insert) else {
                 return self.check_without_room(cost, now, precise);
             };
+            slot = found;
             remember(slot);
-            let Some(cell) = self.slab.get(slot) else { continue };
-            let stance = self.stance();
-            if stance.verdict != Verdict::Level {
-                match self.decide_regardless(slot, cell, key, cost, now, stance) {
-                    Some(decision) => return decision,
-                    None => continue,
-                }
-            }
-            match self.spend(cell, key, cost, now) {
-                Outcome::Allowed { level, spent } => {
-                    self.note_spent(slot, cell, spent, now);
-                    return Decision {
-                        limit: &self.limit,
-                        allowed: true,
-                        reason: Reason::Level,
-                        basis: stance.basis,
-                        level,
-                        cost,
-                        now,
-                    };
-                }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, remember),
-                Outcome::Denied { level } => {
-                    return self.look_again(slot, key, cost, now, level, precise, remember);
-                }
-                Outcome::Gone => {}
+        }
+    }
+
+    /// Spends from a cell, against whatever other threads do with it.
+    #[inline]
+    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
+        let meter = self.meter();
+        let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
+        loop {
+            match cell.level.try_to_spend(meter, earned, drawn, cost, || cell.holds(key)) {
+                Outcome::Contended => {}
+                outcome => return outcome,
             }
         }
     }
 
-    #[inline(always)]
-    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
-        let meter = self.meter();
-        cell.level.spend(meter, meter.earned(now), self.drawn(cell, now), cost, || cell.holds(key))
-    }
-
     #[cold]
-    fn check_without_room(&self, cost: u64, now: Now, precise: &impl Fn() -> Now) -> Decision<'_> {
+    fn check_without_room(&self, cost: u64, now: Now, precise: impl Fn() -> Now + Copy) -> Decision<'_> {
         let basis = self.stance().basis;
         match self.limit.on_full() {
             OnFull::Open => {
@@ -349,7 +387,7 @@ impl Table {
                 }
             }
             // Its slot is its own, so there is always room for it.
-            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, &|_| ()),
+            OnFull::SharedBucket => self.decide(self.shared_slot(), SHARED_KEY, cost, now, precise, |_| ()),
         }
     }
 
@@ -364,12 +402,12 @@ impl Table {
         cost: u64,
         coarse: Now,
         mut level: i64,
-        precise: &impl Fn() -> Now,
-        remember: &impl Fn(u32),
+        precise: impl Fn() -> Now + Copy,
+        remember: impl Fn(u32) + Copy,
     ) -> Decision<'_> {
         let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
         let Some(cell) = self.slab.get(slot) else {
-            return self.find_and_decide(key, cost, coarse, precise, remember);
+            return self.decide_at_length(slot, key, cost, coarse, precise, remember);
         };
         let (mut now, mut exact) = (coarse, false);
         loop {
@@ -395,7 +433,9 @@ impl Table {
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
-                Outcome::Gone => return self.find_and_decide(key, cost, coarse, precise, remember),
+                Outcome::Gone | Outcome::Contended => {
+                    return self.decide_at_length(slot, key, cost, coarse, precise, remember);
+                }
             }
         }
     }
@@ -547,11 +587,16 @@ impl Table {
         cell.level.read(meter, meter.earned(now), self.drawn(cell, now)).min(meter.capacity())
     }
 
+    /// Whether anything is expected of peers.
+    #[inline]
+    fn is_drawn(&self, cell: &Cell) -> bool {
+        cell.forecast.load(Ordering::Relaxed) != 0 || !self.drain.is_unset()
+    }
+
     /// What peers are taken to have spent of which this node has not heard.
     #[inline]
     pub(crate) fn drawn(&self, cell: &Cell, now: Now) -> i64 {
-        let forecast = cell.forecast.load(Ordering::Relaxed);
-        if forecast == 0 && self.drain.is_unset() { 0 } else { self.drawn_by_flows(forecast, now) }
+        if self.is_drawn(cell) { self.drawn_by_flows(cell.forecast.load(Ordering::Relaxed), now) } else { 0 }
     }
 
     #[cold]

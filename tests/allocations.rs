@@ -115,3 +115,12 @@ fn the_allocator_is_counted_at_all() {
     let (allocations, list) = allocations_of(|| vec![1_u8; 100]);
     assert_eq!((allocations, list.len()), (1, 100));
 }
+
+#[test]
+fn a_clone_of_a_limiter_or_a_handle_allocates_nothing() {
+    let limiter = Limiter::new(ample().build().unwrap());
+    let handle = limiter.handle("alice");
+    let (allocations, clones) = allocations_of(|| (limiter.clone(), handle.clone()));
+    assert_eq!(allocations, 0);
+    assert!(clones.0.check("alice").is_allowed() && clones.1.check().is_allowed());
+}

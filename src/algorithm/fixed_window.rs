@@ -11,16 +11,31 @@ use crate::time::WallTime;
 pub(crate) struct Steps {
     period_nanos: u64,
     step: u64,
+    /// `2^(64 + shift) ÷ period`, rounded down, with which a division becomes a multiplication.
+    reciprocal: u64,
+    shift: u32,
 }
 
 impl Steps {
     pub(super) fn new(period_nanos: u64, step: u64) -> Self {
-        Self { period_nanos: period_nanos.max(1), step }
+        let period_nanos = period_nanos.max(1);
+        let shift = period_nanos.ilog2();
+        let reciprocal = (1_u128 << (64 + shift)) / u128::from(period_nanos);
+        // A power of two would need one bit more; the largest number that fits does as well.
+        let reciprocal = u64::try_from(reciprocal).unwrap_or(u64::MAX);
+        Self { period_nanos, step, reciprocal, shift }
     }
 
+    /// The number of the window: the time divided by the period. Every check of a window asks for it, and a division
+    /// can take as long as all else that a check does.
     #[inline]
     pub(super) fn window(self, now: WallTime) -> u64 {
-        now.as_unix_nanos() / self.period_nanos
+        let nanos = now.as_unix_nanos();
+        let product = u128::from(nanos) * u128::from(self.reciprocal);
+        // The reciprocal is too small by less than one, and the time is below 2^64, so at most one is missing.
+        let window = (product >> 64) as u64 >> self.shift;
+        let rest = nanos - window * self.period_nanos;
+        window + u64::from(rest >= self.period_nanos)
     }
 
     #[inline]
@@ -43,6 +58,27 @@ impl Steps {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_are_numbered_as_a_division_would_number_them() {
+        let near = |number: u64| [number.saturating_sub(1), number, number.saturating_add(1)];
+        let powers = (0..64).map(|bit| 1_u64 << bit);
+        let round =
+            [7, 1_000, 60_000_000_000, 86_400_000_000_000, 34_560_000_000_000_000, 1_577_836_800_000_000_000];
+        let numbers: Vec<u64> = powers.chain(round).chain([u64::MAX]).flat_map(near).collect();
+        for period in numbers.iter().copied().filter(|period| *period > 0) {
+            let steps = Steps::new(period, 1);
+            let times =
+                numbers.iter().flat_map(|time| near(time - time % period)).chain(numbers.iter().copied());
+            for time in times {
+                assert_eq!(
+                    steps.window(WallTime::from_unix_nanos(time)),
+                    time / period,
+                    "{time} by {period}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn a_step_comes_at_each_boundary_and_the_wait_ends_there() {

@@ -40,6 +40,8 @@ pub(crate) enum Outcome {
     Full,
     /// The slot holds no key, or another one, or a key that a rule of its own may apply to.
     Gone,
+    /// Another thread was faster.
+    Contended,
 }
 
 impl Level {
@@ -99,11 +101,12 @@ impl Level {
         self.offset.load(Ordering::Acquire)
     }
 
-    /// Spends `cost` units, at most the capacity, if the level, less what is `drawn` on it from elsewhere, allows it.
+    /// Spends `cost` units, at most the capacity, if the level, less what is `drawn` on it from elsewhere, allows it;
+    /// tries once.
     ///
-    /// `alive` says whether the slot still holds the caller's key; it is asked after each look at the count.
+    /// `alive` says whether the slot still holds the caller's key; it is asked after the look at the count.
     #[inline(always)]
-    pub(crate) fn spend(
+    pub(crate) fn try_to_spend(
         &self,
         meter: &Meter,
         earned: u64,
@@ -112,23 +115,21 @@ impl Level {
         alive: impl Fn() -> bool,
     ) -> Outcome {
         let need = meter.fixed(cost);
-        let mut spent = self.spent.load(Ordering::Acquire);
-        loop {
-            if spent & MARKS != 0 || !alive() {
-                return Outcome::Gone;
-            }
-            let above = above(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire));
-            if above > 0 {
-                return Outcome::Full;
-            }
-            let level = above + meter.capacity;
-            if level < need || spent > MOST_SPENT {
-                return Outcome::Denied { level };
-            }
-            match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Outcome::Allowed { level: level - need, spent: spent + cost },
-                Err(seen) => spent = seen,
-            }
+        let spent = self.spent.load(Ordering::Acquire);
+        if spent & MARKS != 0 || !alive() {
+            return Outcome::Gone;
+        }
+        let above = above(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire));
+        if above > 0 {
+            return Outcome::Full;
+        }
+        let level = above + meter.capacity;
+        if level < need || spent > MOST_SPENT {
+            return Outcome::Denied { level };
+        }
+        match self.spent.compare_exchange(spent, spent + cost, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Outcome::Allowed { level: level - need, spent: spent + cost },
+            Err(_) => Outcome::Contended,
         }
     }
 
@@ -279,7 +280,7 @@ mod tests {
         let level = Level::dead();
         let first = level.revive(&meter, 0, meter.capacity());
         assert!(level.kill(first));
-        assert_eq!(level.spend(&meter, 0, 0, 1, alive), Outcome::Gone);
+        assert_eq!(level.try_to_spend(&meter, 0, 0, 1, alive), Outcome::Gone);
         let second = level.revive(&meter, 0, meter.capacity());
         assert!(second > first);
     }
@@ -290,10 +291,10 @@ mod tests {
         let level = Level::dead();
         let hour = meter.fixed(3_600_000) as u64;
         level.revive(&meter, hour, meter.capacity());
-        assert!(matches!(level.spend(&meter, 0, 0, 1, alive), Outcome::Denied { .. }));
+        assert!(matches!(level.try_to_spend(&meter, 0, 0, 1, alive), Outcome::Denied { .. }));
         assert!(level.mend(&meter, 0, 0));
         assert_eq!(level.read(&meter, 0, 0), 0);
         let later = meter.fixed(5) as u64;
-        assert!(matches!(level.spend(&meter, later, 0, 5, alive), Outcome::Allowed { .. }));
+        assert!(matches!(level.try_to_spend(&meter, later, 0, 5, alive), Outcome::Allowed { .. }));
     }
 }

@@ -171,10 +171,11 @@ impl Book {
         }
         let epoch = self.epoch(now);
         if self.ledger.entry(slot, me, epoch).is_none() {
-            self.roll(me, slot, cell, now);
-            if spent == cell.base.load(Ordering::Relaxed) && !restate {
+            // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
+            if !restate && !self.has_unpublished(me, slot) {
                 return None;
             }
+            self.roll(me, slot, cell, now);
         }
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
         let share = Share { spent: in_epoch, refunded: cell.refunded.load(Ordering::Acquire) };

@@ -12,6 +12,13 @@ impl Table {
         if (word >> 32) as u32 == tag { word as u32 } else { NO_SLOT }
     }
 
+    /// The slot that holds `key`, which the thread remembers; or [`NO_SLOT`].
+    #[inline(never)]
+    pub(super) fn look_up(&self, key: Key) -> u32 {
+        let found = self.find(key);
+        found.inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
+    }
+
     #[inline]
     pub(super) fn remember(&self, key: Key, slot: u32) {
         let (place, tag) = self.place(key);

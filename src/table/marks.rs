@@ -3,7 +3,7 @@
 //! A key is noted at most once in each list between two looks, so the lists are bounded by the live keys.
 
 use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -14,17 +14,28 @@ pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 pub(crate) struct Marks {
     /// Unpublished units at which a key cannot wait; 0 while nobody listens.
     pub(super) threshold: AtomicU64,
-    changed: Mutex<Vec<u32>>,
-    urgent: Mutex<Vec<u32>>,
+    changed: List,
+    urgent: List,
     wake: OnceLock<Wake>,
+}
+
+/// Slots; on a cache line of their own, since what lies beside them is read by every check.
+#[derive(Default)]
+#[repr(align(64))]
+struct List(Mutex<Vec<u32>>);
+
+impl List {
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Marks {
     pub(super) fn new() -> Self {
         Self {
             threshold: AtomicU64::new(0),
-            changed: Mutex::default(),
-            urgent: Mutex::default(),
+            changed: List::default(),
+            urgent: List::default(),
             wake: OnceLock::new(),
         }
     }
@@ -37,14 +48,14 @@ impl Marks {
     /// Notes that the key in `slot` has changed.
     #[cold]
     pub(super) fn note_changed(&self, slot: u32) {
-        lock(&self.changed).push(slot);
+        self.changed.lock().push(slot);
     }
 
     /// Notes that the key in `slot` cannot wait, and wakes the gossip if it may be asleep.
     #[cold]
     pub(super) fn note_urgent(&self, slot: u32) {
         let first = {
-            let mut urgent = lock(&self.urgent);
+            let mut urgent = self.urgent.lock();
             urgent.push(slot);
             urgent.len() == 1
         };
@@ -68,7 +79,7 @@ impl Marks {
 
     /// Moves the changed keys into `into`, oldest first, `most` at most; the others stay for the next time.
     pub(crate) fn take_changed(&self, into: &mut Vec<u32>, most: usize) {
-        let mut changed = lock(&self.changed);
+        let mut changed = self.changed.lock();
         if changed.len() <= most && into.is_empty() {
             std::mem::swap(&mut *changed, into);
         } else {
@@ -79,10 +90,6 @@ impl Marks {
 
     /// Moves the urgent keys into `into`.
     pub(crate) fn take_urgent(&self, into: &mut Vec<u32>) {
-        into.append(&mut lock(&self.urgent));
+        into.append(&mut self.urgent.lock());
     }
-}
-
-fn lock(list: &Mutex<Vec<u32>>) -> std::sync::MutexGuard<'_, Vec<u32>> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -105,25 +105,16 @@ impl Rules {
 
 /// Decisions by rule.
 impl Table {
-    /// Whether a rule has to be asked for about `key`, which is in `slot` if it has a cell.
-    #[inline]
-    pub(super) fn may_be_ruled(&self, slot: Option<u32>) -> bool {
-        match slot.and_then(|slot| self.slab.get(slot)) {
-            // Also where there are no rules any more: whoever finds a mark takes it off.
-            Some(cell) => cell.level.is_marked(),
-            None => self.rules.is_any(),
-        }
-    }
-
-    /// Decides by the rule that `key`, in the slot `known` if it has a cell, is under; `None` where it is under none.
+    /// Decides by the rule that `key` is under; `None` where it is under none. A mark that its cell has, if it is `marked`, is
+    /// then taken off.
     #[cold]
     pub(super) fn decide_by_rule(
         &self,
-        known: Option<u32>,
+        marked: bool,
         key: Key,
         cost: u64,
         mut now: Now,
-        precise: &impl Fn() -> Now,
+        precise: impl Fn() -> Now,
     ) -> Option<Decision<'_>> {
         let mut ruling = self.ruling(key, now);
         if let Some(Ruling::Banned(_)) = ruling {
@@ -131,7 +122,7 @@ impl Table {
             now = precise();
             ruling = self.ruling(key, now);
         }
-        if ruling.is_none() && known.is_some() {
+        if ruling.is_none() && marked {
             // Looked at again under the lock, where no rule can come meanwhile.
             let notices = self.rules.write();
             self.mark(&notices, key, now.mono);

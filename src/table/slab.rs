@@ -104,25 +104,34 @@ type Chunk = Box<[Cell; CHUNK]>;
 
 /// All cells of a table.
 pub(crate) struct Slab {
-    chunks: Box<[OnceLock<Chunk>]>,
+    /// The first cells. Where they lie does not have to be looked up by the slot's number first, which a check of one of
+    /// the first keys, often the hottest, would have to wait for.
+    first: OnceLock<Chunk>,
+    others: Box<[OnceLock<Chunk>]>,
 }
 
 impl Slab {
     /// Room for `cells` cells, none of them allocated yet.
     pub(super) fn new(cells: usize) -> Self {
-        Self { chunks: (0..cells.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect() }
+        let others = cells.div_ceil(CHUNK).saturating_sub(1);
+        Self { first: OnceLock::new(), others: (0..others).map(|_| OnceLock::new()).collect() }
     }
 
     /// The cell in this slot, if its chunk has been allocated.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Cell> {
-        Some(&self.chunks.get(slot as usize / CHUNK)?.get()?[slot as usize % CHUNK])
+        let slot = slot as usize;
+        if slot < CHUNK {
+            return Some(&self.first.get()?[slot]);
+        }
+        Some(&self.others.get(slot / CHUNK - 1)?.get()?[slot % CHUNK])
     }
 
     /// The cell in this slot, allocated if need be; `None` beyond the slab's end.
     pub(super) fn allocated(&self, slot: u32) -> Option<&Cell> {
-        let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        Some(&chunk.get_or_init(new_chunk)[slot as usize % CHUNK])
+        let slot = slot as usize;
+        let chunk = if slot < CHUNK { &self.first } else { self.others.get(slot / CHUNK - 1)? };
+        Some(&chunk.get_or_init(new_chunk)[slot % CHUNK])
     }
 }
 
@@ -144,5 +153,21 @@ mod tests {
     fn a_cell_is_one_cache_line() {
         assert_eq!(size_of::<Cell>(), 64);
         assert_eq!(align_of::<Cell>(), 64);
+    }
+
+    #[test]
+    fn each_slot_has_a_cell_of_its_own_that_stays_where_it_is() {
+        let slab = Slab::new(3 * CHUNK - 1);
+        let slots = [0, 1, CHUNK - 1, CHUNK, 2 * CHUNK - 1, 2 * CHUNK, 3 * CHUNK - 2].map(|slot| slot as u32);
+        let address = |cell: &Cell| std::ptr::from_ref(cell).addr();
+        let mut places: Vec<usize> =
+            slots.iter().map(|slot| address(slab.allocated(*slot).unwrap())).collect();
+        for (slot, place) in slots.iter().zip(&places) {
+            assert_eq!(slab.get(*slot).map(address), Some(*place));
+        }
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), slots.len());
+        assert!(slab.allocated(3 * CHUNK as u32).is_none() && slab.get(u32::MAX).is_none());
     }
 }

@@ -189,3 +189,21 @@ fn news_finds_a_way_round_a_one_way_cut() {
         fleet.eventually_agree();
     }
 }
+
+/// Keys that are refused while an epoch of theirs begins keep telling what they spend, epoch after epoch.
+#[test]
+fn a_slow_limit_holds_through_many_epochs_of_refusals() {
+    for seed in 1..=5 {
+        // Too slow to be expected anything of: every unit is told.
+        let limit = Limit::token_bucket("a", Quota::per_second(15)).build().unwrap();
+        let mut cluster = Cluster::new(3, vec![limit], seed);
+        cluster.advance(Duration::from_secs(2));
+        for node in 0..3 {
+            cluster.offer(node, "key", 20.0);
+        }
+        cluster.advance(Duration::from_secs(60));
+        let record = cluster.record("key").unwrap();
+        assert!(record.excess() <= 5.0, "seed {seed}: {} units too many", record.excess());
+        assert!(record.admitted() >= 60 * 15, "seed {seed}: {} admitted", record.admitted());
+    }
+}
