@@ -492,6 +492,51 @@ mod tests {
     }
 
     #[test]
+    fn a_reset_is_carried_out_once_and_not_where_it_was_made_before_the_node_started() {
+        let reset_of_age = |version: u64, age: Duration| {
+            message::notices(&message::Notices {
+                limit: 0,
+                digest: 0,
+                ask: false,
+                notices: vec![WireNotice {
+                    digest: 5_u128.to_le_bytes(),
+                    kind: WireKind::Reset,
+                    version,
+                    writer: [9; 8],
+                    said: WireSaid::Reset,
+                    remaining_ms: (RESET_REMEMBERED - age).as_millis() as u64,
+                }],
+            })
+        };
+        let (mut gossip, table, peer) = node();
+        let key = Key::from_digest(5);
+        gossip.finish_joining(super::super::sync::Joined::NothingThere, now());
+        let spend = |at: Now| (0..3).for_each(|_| assert!(table.check(key, 1, at, || at).is_allowed()));
+        let left = |at: Now| table.peek(key, 1, at).remaining();
+        spend(now());
+        let later = now().after(Duration::from_millis(50));
+        for (version, age, carried_out) in [
+            (1, Duration::from_secs(5), false),
+            (2, Duration::from_millis(20), true),
+            (2, Duration::from_millis(20), false),
+            (1, Duration::from_millis(20), false),
+            (3, Duration::from_millis(10), true),
+        ] {
+            gossip.handle_payload(later, peer, Channel::Stream, &reset_of_age(version, age)).unwrap();
+            assert_eq!(left(later) == 10, carried_out, "version {version} of age {age:?}");
+            if carried_out {
+                spend(later);
+            }
+        }
+        // Long after the start, one that is too old is history too.
+        let hours_later = now().after(Duration::from_secs(7_200));
+        spend(hours_later);
+        let old = reset_of_age(4, RESET_FOR + Duration::from_secs(1));
+        gossip.handle_payload(hours_later, peer, Channel::Stream, &old).unwrap();
+        assert_eq!(left(hours_later), 7);
+    }
+
+    #[test]
     fn what_nobody_sends_is_not_taken_in() {
         let now = Now { mono: Timestamp::from_millis(1_000_000), ..Now::default() };
         let ban = WireNotice {

@@ -243,6 +243,9 @@ fn a_reset_key_starts_anew_on_all_nodes_and_late_news_does_not_undo_it() {
         // Spent on a node that nobody hears at the moment, and on one that will be gone.
         cluster.partition(&[2], &[0, 1]);
         (0..NODES).for_each(|node| cluster.offer(node, KEY, 0.0));
+        // What it has given back is spent again, and only its own share tells.
+        cluster.refund(0, 2, KEY, 1_000);
+        assert!((0..20).all(|_| cluster.check(2, KEY).is_some()));
         cluster.advance(Duration::from_secs(2));
         if seed % 2 == 0 {
             cluster.crash(1);
@@ -268,6 +271,31 @@ fn a_reset_key_starts_anew_on_all_nodes_and_late_news_does_not_undo_it() {
         cluster.advance(Duration::from_secs(6));
         let admitted = cluster.record(KEY).unwrap().admitted();
         assert!((95..=112).contains(&admitted), "seed {seed}: {admitted}");
+    }
+}
+
+#[test]
+fn what_is_given_back_late_for_a_reset_is_not_credited_twice() {
+    for seed in 0..30 {
+        let slow = Limit::token_bucket("api", Quota::per_hour(100)).burst(100);
+        let mut cluster = cluster(NODES, slow, seed);
+        for node in [1, 2] {
+            assert!((0..40).all(|_| cluster.check(node, KEY).unwrap().allowed));
+        }
+        cluster.advance(Duration::from_secs(1));
+        assert_eq!(cluster.remaining(0, KEY), Some(20), "seed {seed}");
+        cluster.partition(&[0], &[1, 2]);
+        cluster.advance(Duration::from_secs(12));
+        cluster.reset(0, 0, KEY).unwrap();
+        assert!((0..60).all(|_| cluster.check(0, KEY).unwrap().allowed), "seed {seed}");
+        cluster.advance(Duration::from_secs(1));
+        cluster.heal();
+        // The others hear of the reset, and say what they give back; the node that reset the key has had that already.
+        cluster.advance(Duration::from_secs(15));
+        for node in 0..NODES {
+            assert!(cluster.remaining(node, KEY).unwrap() >= 40, "seed {seed}, node {node}");
+        }
+        assert!(cluster.remaining(0, KEY).unwrap() <= 41, "seed {seed}: {:?}", cluster.remaining(0, KEY));
     }
 }
 
