@@ -28,6 +28,7 @@ use crate::{
     clock::Clock,
     error::Refusal,
     key::Key,
+    lists::Override,
     permit::Permit,
     time::{Now, Timestamp, saturating_nanos},
 };
@@ -138,6 +139,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) clock: &'a Clock,
     pub(crate) lines: &'a Lines,
     pub(crate) key: Key,
+    /// What the limit's lists say of the network of the address that the key is.
+    pub(crate) listed: Option<Override>,
     pub(crate) cost: u64,
     pub(crate) timeout: Option<Duration>,
 }
@@ -148,11 +151,13 @@ impl<'a> Wanted<'a> {
     }
 
     async fn wait(self) -> Result<Permit, Refusal<'a>> {
-        let Self { bands, clock, lines, key, cost, timeout } = self;
+        let Self { bands, clock, lines, key, listed, cost, timeout } = self;
         bands.limit().check_fits(cost)?;
-        if !lines.has(key) {
-            match Permit::reserve(bands, clock, key, cost) {
-                Err(Refusal::Denied(_)) => {}
+        let look = bands.look(key, listed, cost, clock.precise());
+        // Who is let through uncounted, or kept out, has nothing to wait for.
+        if !lines.has(key) || look.is_exempt() || look.is_kept_out() {
+            match Permit::reserve(bands, clock, key, listed, cost) {
+                Err(Refusal::Denied(decision)) if !decision.is_kept_out() => {}
                 answer => return answer,
             }
         }
@@ -176,6 +181,10 @@ impl<'a> Wanted<'a> {
                 Ok((permit, due)) => break (permit, due),
                 Err(nap) => nap,
             };
+            let look = bands.look(key, listed, cost, now);
+            if look.is_kept_out() {
+                return Err(Refusal::Denied(look));
+            }
             if until.is_some_and(|until| now.mono >= until) {
                 return Err(too_late());
             }

@@ -13,6 +13,7 @@ use crate::{
     decision::Decision,
     key::Key,
     limit::{Limit, MAX_BANDS},
+    lists::Override,
     table::{Table, give_back::Spending},
     time::Now,
 };
@@ -36,6 +37,8 @@ pub(crate) struct Receipt {
 pub(crate) struct Part<'a> {
     pub(crate) table: &'a Table,
     pub(crate) key: Key,
+    /// What the limit's lists say of the network of the address that the key is.
+    pub(crate) listed: Option<Override>,
     pub(crate) cost: u64,
     pub(crate) now: Now,
     /// Nanoseconds of whose earnings may be spent before they come.
@@ -121,7 +124,7 @@ impl Bands {
     ) -> Decision<'a> {
         let mut parts = [None; MAX_BANDS];
         for (part, table) in parts.iter_mut().zip(self.tables()) {
-            *part = Some(Part { table, key, cost, now, ahead, enforced: true });
+            *part = Some(Part { table, key, listed: None, cost, now, ahead, enforced: true });
         }
         let refused = decide_all(parts.iter().flatten().copied(), outcomes);
         let outcomes = outcomes.iter().flatten().map(|outcome| outcome.decision);
@@ -135,7 +138,8 @@ impl Bands {
     /// What [`check_ahead`](Self::check_ahead) would say.
     #[cfg(feature = "acquire")]
     pub(crate) fn look_ahead(&self, key: Key, cost: u64, ahead: u64, now: Now) -> Decision<'_> {
-        let parts = self.tables().map(|table| Part { table, key, cost, now, ahead, enforced: true });
+        let parts =
+            self.tables().map(|table| Part { table, key, listed: None, cost, now, ahead, enforced: true });
         let looks = parts.map(|part| part.look());
         let refused = looks.clone().filter(|look| !look.is_allowed()).max_by_key(Decision::retry_after);
         refused
@@ -155,6 +159,15 @@ impl Bands {
             }
         };
         self.tables().map(wait).max().unwrap_or(0)
+    }
+
+    /// What would be said of a key whose network is `listed`.
+    #[cfg(feature = "acquire")]
+    pub(crate) fn look(&self, key: Key, listed: Option<Override>, cost: u64, now: Now) -> Decision<'_> {
+        match listed {
+            Some(listed) => self.first.decide_listed(listed, key, cost, now, false),
+            None => self.peek(key, cost, now),
+        }
     }
 
     /// What [`check`](Self::check) would say.
@@ -287,16 +300,24 @@ impl<'a> Part<'a> {
     }
 
     fn look(&self) -> Decision<'a> {
+        if let Some(listed) = self.listed {
+            return self.table.decide_listed(listed, self.key, self.cost, self.now, false);
+        }
         let look = self.table.peek(self.key, self.cost, self.now);
         let ahead = self.table.meter().earned_ahead(self.ahead);
         // What the level alone refuses may yet be spent ahead.
         let comes = self.ahead > 0
             && !look.allowed
+            && !look.is_kept_out()
             && look.level.saturating_add_unsigned(ahead) >= self.table.meter().need(self.cost);
         Decision { allowed: (look.allowed || comes) && !self.never_passes(), ..look }
     }
 
     fn ask(&self) -> Outcome<'a> {
+        if let Some(listed) = self.listed {
+            let decision = self.table.decide_listed(listed, self.key, self.cost, self.now, true);
+            return Outcome { decision, spending: None };
+        }
         if self.never_passes() {
             return Outcome { decision: self.look(), spending: None };
         }

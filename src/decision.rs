@@ -37,6 +37,32 @@ impl Waits {
     pub(crate) const BY_METER: Self = Self { retry: u64::MAX, reset: u64::MAX };
 }
 
+/// Why a request was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Less was left than it asked for.
+    Level,
+    /// The key is banned.
+    Banned,
+    /// The key, or the network of its address, is on the deny list, or was denied by an override.
+    Denied,
+    /// Everything is refused: some peer cannot be heard, or the limit holds no more keys, and the limit says so.
+    Closed,
+}
+
+/// What a decision went by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Level,
+    /// The decision's `level` is the rest of the ban, in nanoseconds.
+    Banned,
+    Denied,
+    Closed,
+    /// Admitted without being counted.
+    Exempt,
+}
+
 /// The answer to a check.
 ///
 /// It borrows the limiter's definition of the limit; nothing is allocated for it, and its waits are worked out only
@@ -46,6 +72,7 @@ impl Waits {
 pub struct Decision<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) allowed: bool,
+    pub(crate) reason: Reason,
     pub(crate) basis: Basis,
     /// The level afterwards, in the meter's fixed point.
     pub(crate) level: i64,
@@ -66,13 +93,61 @@ impl<'a> Decision<'a> {
         cost: u64,
         now: Now,
     ) -> Self {
-        Self { limit, allowed, basis, level, cost, now, waits: Waits::BY_METER }
+        Self { limit, allowed, reason: Reason::Level, basis, level, cost, now, waits: Waits::BY_METER }
     }
 
-    /// Whether the request may go ahead; its cost has then been spent (not by a `peek`).
+    /// Whether the request may go ahead; its cost has then been spent (not by a `peek`, not where it
+    /// [is exempt](Self::is_exempt), not where a limit that is only tried out [would have refused it](Self::is_shadow_refusal)).
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.allowed
+        self.allowed || self.limit.is_shadow()
+    }
+
+    /// Why the request was refused; `None` when it was allowed.
+    pub fn refused(&self) -> Option<Refused> {
+        if self.is_allowed() { None } else { Some(self.refusal()) }
+    }
+
+    /// Whether the request was allowed only because its limit [is tried out](crate::LimitBuilder::shadow). Nothing was
+    /// spent for it.
+    pub fn is_shadow_refusal(&self) -> bool {
+        !self.allowed && self.limit.is_shadow()
+    }
+
+    /// Why the request would have been refused if its limit were not only [tried out](crate::LimitBuilder::shadow);
+    /// `None` when it would have been allowed too, or was refused indeed.
+    pub fn would_have_been(&self) -> Option<Refused> {
+        self.is_shadow_refusal().then(|| self.refusal())
+    }
+
+    /// Whether the key is banned.
+    pub fn is_banned(&self) -> bool {
+        !self.allowed && self.reason == Reason::Banned
+    }
+
+    /// Whether the request was allowed without being counted, by an allow list or an override.
+    pub fn is_exempt(&self) -> bool {
+        self.allowed && self.reason == Reason::Exempt
+    }
+
+    /// Whether the key is refused whatever it asks for.
+    pub(crate) fn is_kept_out(&self) -> bool {
+        !self.allowed && matches!(self.reason, Reason::Banned | Reason::Denied)
+    }
+
+    /// Why the limit itself refused, whether that was enforced or not.
+    #[cfg(feature = "http")]
+    pub(crate) fn own_refusal(&self) -> Option<Refused> {
+        (!self.allowed).then(|| self.refusal())
+    }
+
+    fn refusal(&self) -> Refused {
+        match self.reason {
+            Reason::Banned => Refused::Banned,
+            Reason::Denied => Refused::Denied,
+            Reason::Closed => Refused::Closed,
+            Reason::Level | Reason::Exempt => Refused::Level,
+        }
     }
 
     /// The limit that decided.
@@ -90,15 +165,21 @@ impl<'a> Decision<'a> {
         self.limit.quota()
     }
 
-    /// Whole units that are left after this decision; 0 while a debt is being repaid.
+    /// Whole units that are left after this decision; 0 while a debt is being repaid, and for a key that is banned or denied.
     pub fn remaining(&self) -> u64 {
-        self.limit.meter().whole(self.level)
+        match self.reason {
+            Reason::Banned | Reason::Denied => 0,
+            _ => self.limit.meter().whole(self.level),
+        }
     }
 
     /// How long until the full capacity is there again if nothing more is spent; zero when it is there, or when nobody
     /// knows, because permits have to be given back. Like [`retry_after`](Self::retry_after), it is worked out at the limit's
-    /// full rate.
+    /// full rate. For a banned key it is the rest of the ban; for a denied one [`Duration::MAX`].
     pub fn reset_after(&self) -> Duration {
+        if let Some(held_off) = self.held_off() {
+            return held_off;
+        }
         let capacity = self.limit.meter().capacity();
         match self.waits {
             Waits { reset: u64::MAX, .. } if self.limit.meter().is_stock() => Duration::ZERO,
@@ -110,7 +191,8 @@ impl<'a> Decision<'a> {
     /// The earliest time after which the refused cost would pass if nobody else spends; `None` when it was allowed, or when
     /// nobody knows, because permits have to be given back.
     ///
-    /// Rounded up to the nanosecond, at least one: a retry at that time finds the units there.
+    /// Rounded up to the nanosecond, at least one: a retry at that time finds the units there. For a banned key it is the
+    /// rest of the ban; for a denied one [`Duration::MAX`], since nobody knows when that will end.
     ///
     /// It is worked out at the limit's full rate. While something is taken to be spent elsewhere, units come back to this
     /// node more slowly, and the wait that is named is the least there can be, not the one that suffices: while the node is
@@ -120,12 +202,22 @@ impl<'a> Decision<'a> {
     pub fn retry_after(&self) -> Option<Duration> {
         let meter = self.limit.meter();
         let wait = match self.waits {
-            _ if self.allowed => return None,
+            _ if self.is_allowed() => return None,
+            _ if self.held_off().is_some() => self.held_off().unwrap_or_default(),
             Waits { retry: u64::MAX, .. } if meter.is_stock() => return None,
             Waits { retry: u64::MAX, .. } => self.wait_for(meter.need(self.cost)),
             Waits { retry, .. } => Duration::from_nanos(retry),
         };
         Some(wait.max(Duration::from_nanos(1)))
+    }
+
+    /// How long the key is kept off whatever its level.
+    fn held_off(&self) -> Option<Duration> {
+        match self.reason {
+            Reason::Banned => Some(Duration::from_nanos(u64::try_from(self.level).unwrap_or(0))),
+            Reason::Denied => Some(Duration::MAX),
+            _ => None,
+        }
     }
 
     fn wait_for(&self, level: i64) -> Duration {

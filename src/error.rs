@@ -37,7 +37,7 @@ impl std::error::Error for CostError {}
 
 /// Why units were not reserved. Nothing was spent.
 ///
-/// It borrows the limit's definition, as a [`Decision`] does; [`Refused`] says the same and owns what it says, so that it
+/// It borrows the limit's definition, as a [`Decision`] does; [`OwnedRefusal`] says the same and owns what it says, so that it
 /// can leave the function.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -124,7 +124,7 @@ impl fmt::Display for RefusedBy<'_> {
 
 impl std::error::Error for RefusedBy<'_> {}
 
-impl From<RefusedBy<'_>> for Refused {
+impl From<RefusedBy<'_>> for OwnedRefusal {
     fn from(refused: RefusedBy<'_>) -> Self {
         refused.refusal.into()
     }
@@ -133,38 +133,68 @@ impl From<RefusedBy<'_>> for Refused {
 /// A [`Refusal`] that owns what it says, for `?` in functions whose errors outlive the limiter.
 ///
 /// ```
-/// use ratemesh::{Limit, Limiter, Quota, Refused};
+/// use ratemesh::{Limit, Limiter, Quota, OwnedRefusal};
 ///
 /// fn call(limiter: &Limiter) -> Result<(), Box<dyn std::error::Error>> {
-///     let permit = limiter.reserve("alice", 10).map_err(Refused::from)?;
+///     let permit = limiter.reserve("alice", 10).map_err(OwnedRefusal::from)?;
 ///     // ...
 ///     permit.settle(7);
 ///     Ok(())
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct OwnedRefusal {
     text: Arc<str>,
     retry_after: Option<Duration>,
 }
 
-impl Refused {
+impl OwnedRefusal {
     /// The earliest time after which the cost would have passed if nobody else spends; `None` where it never will.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 }
 
-impl From<Refusal<'_>> for Refused {
+impl From<Refusal<'_>> for OwnedRefusal {
     fn from(refusal: Refusal<'_>) -> Self {
         Self { text: refusal.to_string().into(), retry_after: refusal.retry_after() }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for OwnedRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for OwnedRefusal {}
+
+/// Why a key was not banned, unbanned, overridden or reset. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// The duration is zero, or longer than [`MAX_BAN`](crate::MAX_BAN).
+    Duration(Duration),
+    /// The limit holds as many of this kind as it can.
+    NoRoom,
+    /// This key has been written about as often as can be counted. It can be again when what stands of it has ended.
+    NoVersions,
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Duration(given) => {
+                write!(f, "a ban of {given:?} will not do; it takes more than zero and at most 400 days")
+            }
+            Self::NoRoom => {
+                f.write_str("there is no room for more; wait until some have ended, or clear some")
+            }
+            Self::NoVersions => f.write_str(
+                "the key has been written about too often; wait until what stands of it has ended",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RuleError {}

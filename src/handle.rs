@@ -17,6 +17,7 @@ use crate::{
     error::{CostError, Refusal},
     key::Key,
     limit::Limit,
+    lists::Override,
     permit::Permit,
     table::NO_SLOT,
 };
@@ -47,6 +48,8 @@ pub struct KeyHandle {
     key: Key,
     /// Where the key was last, which its cell confirms or denies.
     slot: AtomicU32,
+    /// What the limit's lists say of the network of the address that the key is.
+    listed: Option<Override>,
     #[cfg(feature = "acquire")]
     lines: Arc<Lines>,
 }
@@ -56,6 +59,7 @@ impl KeyHandle {
         bands: Bands,
         clock: Clock,
         key: Key,
+        listed: Option<Override>,
         #[cfg(feature = "acquire")] lines: Arc<Lines>,
     ) -> Self {
         Self {
@@ -63,6 +67,7 @@ impl KeyHandle {
             clock,
             key,
             slot: AtomicU32::new(NO_SLOT),
+            listed,
             #[cfg(feature = "acquire")]
             lines,
         }
@@ -86,6 +91,9 @@ impl KeyHandle {
 
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
+        if let Some(listed) = self.listed {
+            return self.bands.first().decide_listed(listed, self.key, cost, self.clock.precise(), true);
+        }
         if !self.bands.is_single() {
             return self.bands.check(self.key, cost, self.clock.precise());
         }
@@ -100,7 +108,7 @@ impl KeyHandle {
     /// What was refused, and until when. Nothing is spent.
     pub fn reserve(&self, cost: u64) -> Result<Permit, Refusal<'_>> {
         self.limit().check_fits(cost)?;
-        Permit::reserve(&self.bands, &self.clock, self.key, cost)
+        Permit::reserve(&self.bands, &self.clock, self.key, self.listed, cost)
     }
 
     /// Waits for units, like [`Limiter::acquire`](crate::Limiter::acquire), in the same line.
@@ -123,13 +131,17 @@ impl KeyHandle {
 
     #[cfg(feature = "acquire")]
     fn wanted(&self, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
-        let Self { bands, clock, lines, key, .. } = self;
-        Wanted { bands, clock, lines, key: *key, cost, timeout }
+        let Self { bands, clock, lines, key, listed, .. } = self;
+        Wanted { bands, clock, lines, key: *key, listed: *listed, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self) -> Decision<'_> {
-        self.bands.peek(self.key, 1, self.clock.precise())
+        let now = self.clock.precise();
+        match self.listed {
+            Some(listed) => self.bands.first().decide_listed(listed, self.key, 1, now, false),
+            None => self.bands.peek(self.key, 1, now),
+        }
     }
 
     /// Gives units back, like [`Limiter::refund`](crate::Limiter::refund).
@@ -156,6 +168,7 @@ impl Clone for KeyHandle {
             clock: self.clock.clone(),
             key: self.key,
             slot,
+            listed: self.listed,
             #[cfg(feature = "acquire")]
             lines: Arc::clone(&self.lines),
         }

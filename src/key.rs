@@ -167,6 +167,12 @@ fn siphash(key: &[u8; 16], bytes: &[u8]) -> u128 {
 pub trait KeySource {
     /// Digests this under the hasher's secret.
     fn to_key(&self, hasher: &KeyHasher) -> Key;
+
+    /// The address that this is, if it is one: a limit's lists of networks apply to it.
+    #[inline]
+    fn address(&self) -> Option<IpAddr> {
+        None
+    }
 }
 
 impl KeySource for Key {
@@ -180,6 +186,11 @@ impl<T: KeySource + ?Sized> KeySource for &T {
     #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
         (**self).to_key(hasher)
+    }
+
+    #[inline]
+    fn address(&self) -> Option<IpAddr> {
+        (**self).address()
     }
 }
 
@@ -226,17 +237,32 @@ impl KeySource for IpAddr {
             Self::V6(address) => hasher.digest(Domain::Address, &address.octets()),
         }
     }
+
+    #[inline]
+    fn address(&self) -> Option<IpAddr> {
+        Some(*self)
+    }
 }
 
 impl KeySource for Ipv4Addr {
     fn to_key(&self, hasher: &KeyHasher) -> Key {
         IpAddr::V4(*self).to_key(hasher)
     }
+
+    #[inline]
+    fn address(&self) -> Option<IpAddr> {
+        Some(IpAddr::V4(*self))
+    }
 }
 
 impl KeySource for Ipv6Addr {
     fn to_key(&self, hasher: &KeyHasher) -> Key {
         IpAddr::V6(*self).to_key(hasher)
+    }
+
+    #[inline]
+    fn address(&self) -> Option<IpAddr> {
+        Some(IpAddr::V6(*self))
     }
 }
 

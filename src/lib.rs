@@ -56,6 +56,13 @@
 //! 4. There, `gossip/receive.rs` merges each share by maximum. What is new of it, less what was expected already, is
 //!    debited from the level in the table; the level may go below zero, and the debt is repaid before more is admitted.
 //!
+//! # The walk of a ban
+//!
+//! 1. `table/rules.rs` notes it in the limit's notices (`notice.rs`), and marks the key's cell, if it has one: its checks then leave the short
+//!    way, and ask for the key's rules. A key without a cell is asked for before it is taken in.
+//! 2. `gossip/notices.rs` tells every peer at once, over streams. A peer to which it is news passes it on.
+//! 3. With each hello two nodes compare digests of all notices; where they differ, each tells the other everything.
+//!
 //! # Map
 //!
 //! Dependencies point inward only, which a test holds. The core does no I/O, and is handed time and randomness.
@@ -64,6 +71,7 @@
 //! |---|---|
 //! | `time`, `node`, `key` | points in time; who a node is; digests |
 //! | `limit`, `counter`, `decision`, `error` | rules; shares; answers |
+//! | `lists`, `notice` | allowed and denied networks; bans, overrides and resets, as they spread |
 //! | `algorithm`, `ledger` | the arithmetic of a level; shares of all nodes |
 //! | `table`, `bands` | live keys, and what decides on each; several tables in one decision |
 //! | `gossip` | the protocol as a state machine without I/O |
@@ -104,6 +112,7 @@ mod key;
 mod ledger;
 mod limit;
 mod limiter;
+mod lists;
 #[cfg(feature = "net")]
 mod mesh;
 #[cfg(feature = "metrics")]
@@ -111,6 +120,7 @@ pub mod metrics;
 #[cfg(feature = "net")]
 mod net;
 mod node;
+mod notice;
 mod permit;
 #[cfg(feature = "sim")]
 pub mod sim;
@@ -124,8 +134,8 @@ pub use clock::{Clock, ManualClock};
 #[cfg(feature = "config")]
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use counter::{PnCounter, Share, ShareOp};
-pub use decision::{Basis, Decision};
-pub use error::{CostError, Refusal, Refused, RefusedBy};
+pub use decision::{Basis, Decision, Refused};
+pub use error::{CostError, OwnedRefusal, Refusal, RefusedBy, RuleError};
 #[cfg(feature = "gossip")]
 pub use gossip::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 pub use handle::KeyHandle;
@@ -136,11 +146,13 @@ pub use limit::{
     OnPartition, Quota, Windows,
 };
 pub use limiter::Limiter;
+pub use lists::{MAX_LISTED, Override};
 #[cfg(feature = "net")]
 pub use mesh::{Mesh, MeshStatus, WhichLimit};
 #[cfg(feature = "net")]
 pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};
+pub use notice::{MAX_BAN, MAX_BANS, MAX_OVERRIDES};
 pub use permit::{Permit, Permits, Settled};
 pub use time::{Now, Timestamp, WallTime};
 pub use together::{check_all, reserve_all};

@@ -6,6 +6,8 @@ use crate::{
     algorithm::{Meter, sliding_window::Cut},
     error::CostError,
     key::Key,
+    lists::{ENTRY, Lists, Override},
+    notice::MAX_BAN,
     time::{Now, WallTime, saturating_nanos},
 };
 
@@ -200,6 +202,12 @@ struct Rule {
     on_partition: OnPartition,
     on_full: OnFull,
     max_keys: usize,
+    /// How long a key is banned that the limit refuses.
+    ban: Option<Duration>,
+    count_denied: bool,
+    shadow: bool,
+    /// Allowed and denied keys and networks, where there are any.
+    lists: Option<Arc<Lists>>,
 }
 
 impl Limit {
@@ -342,6 +350,35 @@ impl Limit {
         self.rule.max_keys
     }
 
+    /// How long a key is banned that asks for more than the limit holds; `None` where it is not.
+    pub fn ban_on_exceed(&self) -> Option<Duration> {
+        self.rule.ban
+    }
+
+    /// Whether refused requests cost their units too.
+    #[inline]
+    pub fn counts_denied(&self) -> bool {
+        self.rule.count_denied
+    }
+
+    /// Whether the limit is only tried out: it decides and counts, and refuses nothing.
+    #[inline]
+    pub fn is_shadow(&self) -> bool {
+        self.rule.shadow
+    }
+
+    /// Whether a refusal has consequences for its key.
+    #[inline]
+    pub(crate) fn punishes(&self) -> bool {
+        self.rule.count_denied || self.rule.ban.is_some()
+    }
+
+    /// The allow and deny lists, where there are any.
+    #[inline]
+    pub(crate) fn lists(&self) -> Option<&Lists> {
+        self.rule.lists.as_deref()
+    }
+
     /// How long one epoch of a share lasts: an aligned window, `max(10 s, 2 × burst ÷ rate)` for a bucket, 10 seconds for
     /// permits, and `max(10 s, period)` for other windows.
     pub fn epoch_length(&self) -> Duration {
@@ -401,6 +438,7 @@ impl Limit {
         let mut bytes = Vec::with_capacity(fields.len() * 8 + name.len());
         bytes.extend(fields.iter().flat_map(|field: &u64| field.to_le_bytes()));
         bytes.extend(name.as_bytes());
+        self.rule.penalties(&mut bytes);
         xxhash_rust::xxh3::xxh3_64(&bytes)
     }
 }
@@ -419,6 +457,7 @@ pub struct LimitBuilder {
     staggered: bool,
     /// Further quotas and their bursts.
     further: Vec<(Quota, Option<u64>)>,
+    listed: Vec<(String, Override)>,
 }
 
 impl LimitBuilder {
@@ -432,8 +471,20 @@ impl LimitBuilder {
             on_partition: OnPartition::default(),
             on_full: OnFull::default(),
             max_keys: DEFAULT_MAX_KEYS,
+            ban: None,
+            count_denied: false,
+            shadow: false,
+            lists: None,
         };
-        Self { rule, burst: None, precision: None, queue: None, staggered: false, further: Vec::new() }
+        Self {
+            rule,
+            burst: None,
+            precision: None,
+            queue: None,
+            staggered: false,
+            further: Vec::new(),
+            listed: Vec::new(),
+        }
     }
 
     /// Sets how many sub-windows a sliding window is cut into, 1 to [`MAX_PRECISION`]; 1 is an estimate, see
@@ -504,12 +555,56 @@ impl LimitBuilder {
         self
     }
 
+    /// Bans a key for `duration`, up to [`MAX_BAN`](crate::MAX_BAN), as soon as it asks for more than is left to it; not
+    /// unless set. "100 refused logins in a day: out for a day" is a limit of 100 a day that bans for a day.
+    ///
+    /// The ban starts with the request that is refused, and is not lengthened by those that follow. It spreads to the
+    /// fleet like any other ([`Limiter::ban`](crate::Limiter::ban)). Keys that find no room are not banned, nor those that
+    /// are refused because a peer cannot be heard.
+    pub fn ban_on_exceed(mut self, duration: Duration) -> Self {
+        self.rule.ban = Some(duration);
+        self
+    }
+
+    /// Sets whether refused requests cost their units too, so that a key that keeps asking stays out; not unless set.
+    ///
+    /// The level goes into debt, at most max(burst, one second of the rate), or the quota of a window, so a key that
+    /// gives up has what it asked for after the time that `retry_after` says. A cost above the burst is refused as ever, and costs nothing.
+    pub fn count_denied(mut self, count: bool) -> Self {
+        self.rule.count_denied = count;
+        self
+    }
+
+    /// Sets whether the limit is only tried out; not unless set. It decides, counts and is told of in the status like any
+    /// other, but its decisions are all allowed, and say what [would have been](crate::Decision::would_have_been).
+    pub fn shadow(mut self, shadow: bool) -> Self {
+        self.rule.shadow = shadow;
+        self
+    }
+
+    /// Puts an entry on the allow list: requests of these keys are admitted, and not counted.
+    ///
+    /// An entry is an address (`192.0.2.1`) or a network (`10.0.0.0/8`, `2001:db8::/32`), for keys that are addresses, or
+    /// `key:` and the text of a key (`key:internal-batch`). What is said of a key itself goes before what is said of its
+    /// network, and a smaller network, with a longer prefix, before a larger one; where two of the same size
+    /// disagree, the denial stands. Up to [`MAX_LISTED`](crate::MAX_LISTED) entries on both lists together.
+    pub fn allow(mut self, entry: &str) -> Self {
+        self.listed.push((entry.to_owned(), Override::Allow));
+        self
+    }
+
+    /// Puts an entry on the deny list: requests of these keys are refused. Entries are those of [`allow`](Self::allow).
+    pub fn deny(mut self, entry: &str) -> Self {
+        self.listed.push((entry.to_owned(), Override::Deny));
+        self
+    }
+
     /// Checks the limit.
     ///
     /// # Errors
     /// Names the field that cannot stand, its value, and what would do.
     pub fn build(self) -> Result<Limit, LimitError> {
-        let Self { mut rule, burst, queue, precision, staggered, further } = self;
+        let Self { mut rule, burst, queue, precision, staggered, further, listed } = self;
         check_name(&rule.name)?;
         match &mut rule.algorithm {
             Algorithm::LeakyBucket { queue: units } => *units = queue.unwrap_or(*units),
@@ -533,6 +628,11 @@ impl LimitBuilder {
             let wanted = "nothing: only fixed windows of one length can begin at each key's own time";
             return Err(rule.error("windows", "staggered", wanted));
         }
+        if let Some(ban) = rule.ban.filter(|ban| ban.is_zero() || *ban > MAX_BAN) {
+            let wanted = "a ban of more than zero and at most 400 days";
+            return Err(rule.error("on_exceed", format!("{ban:?}"), wanted));
+        }
+        rule.lists = lists(&rule, &listed)?;
         rule.check_bands(&further)?;
         let bands = further.into_iter().zip(1..).map(|((quota, burst), band)| {
             let algorithm = match rule.algorithm {
@@ -593,8 +693,18 @@ fn check_quota(rule: &Rule) -> Result<(), LimitError> {
     Ok(())
 }
 
+fn lists(rule: &Rule, listed: &[(String, Override)]) -> Result<Option<Arc<Lists>>, LimitError> {
+    let mut lists = Lists::default();
+    for (entry, says) in listed {
+        if !lists.add(entry, *says) {
+            let field = if *says == Override::Allow { "allow" } else { "deny" };
+            return Err(rule.error(field, format!("{entry:?}"), ENTRY));
+        }
+    }
+    Ok((!lists.is_empty()).then(|| Arc::new(lists)))
+}
+
 impl Rule {
-    /// Checks one quota.
     /// Whether further quotas can stand beside the first.
     fn check_bands(&self, further: &[(Quota, Option<u64>)]) -> Result<(), LimitError> {
         if further.len() >= MAX_BANDS {
@@ -614,6 +724,7 @@ impl Rule {
         Ok(())
     }
 
+    /// Checks one quota.
     fn build(self, burst: Option<u64>) -> Result<Limit, LimitError> {
         let mut rule = self;
         check_quota(&rule)?;
@@ -653,6 +764,18 @@ impl Rule {
         Ok(Limit { largest_cost, queue: largest_cost, rule, meter, further: None })
     }
 
+    /// What parts limits beside algorithm and quota, for the fingerprint; nothing where nothing of it is set.
+    fn penalties(&self, bytes: &mut Vec<u8>) {
+        if self.count_denied || self.shadow || self.ban.is_some() {
+            bytes.extend([0xff, u8::from(self.count_denied), u8::from(self.shadow)]);
+            bytes.extend(self.ban.map_or(0, saturating_nanos).to_le_bytes());
+        }
+        if let Some(lists) = &self.lists {
+            bytes.push(0xfe);
+            lists.bytes(bytes);
+        }
+    }
+
     fn capacity(&self) -> u64 {
         match self.algorithm {
             Algorithm::TokenBucket { burst } => burst,
@@ -683,7 +806,8 @@ impl LimitError {
         &self.limit
     }
 
-    /// The field that cannot stand: `name`, `quota`, `period`, `burst`, `queue`, `precision`, `windows` or `max_keys`.
+    /// The field that cannot stand: `name`, `quota`, `period`, `burst`, `queue`, `precision`, `windows`, `max_keys`, `on_exceed`,
+    /// `allow` or `deny`.
     pub fn field(&self) -> &'static str {
         self.field
     }
@@ -736,6 +860,10 @@ mod tests {
             (Limit::monthly("a", 5).staggered(), "windows"),
             (Limit::concurrency("a", 0), "quota"),
             (Limit::concurrency("a", 5).burst(5), "burst"),
+            (Limit::token_bucket("a", Quota::per_second(1)).ban_on_exceed(Duration::ZERO), "on_exceed"),
+            (Limit::token_bucket("a", Quota::per_second(1)).ban_on_exceed(Duration::MAX), "on_exceed"),
+            (Limit::token_bucket("a", Quota::per_second(1)).allow("10.0.0.1/8"), "allow"),
+            (Limit::token_bucket("a", Quota::per_second(1)).deny("alice"), "deny"),
         ];
         for (builder, field) in cases {
             let error = builder.build().unwrap_err();
@@ -769,6 +897,12 @@ mod tests {
             Limit::sliding_window("a", Quota::per_second(10)).build(),
             Limit::sliding_window("a", Quota::per_second(10)).precision(1).build(),
             Limit::concurrency("a", 10).build(),
+            base().shadow(true).build(),
+            base().count_denied(true).build(),
+            base().ban_on_exceed(Duration::from_secs(1)).build(),
+            base().allow("10.0.0.0/8").build(),
+            base().deny("10.0.0.0/8").build(),
+            base().deny("key:10.0.0.0/8").build(),
         ]
         .map(|limit| limit.unwrap().fingerprint());
         let distinct: std::collections::BTreeSet<_> = prints.iter().collect();

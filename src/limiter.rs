@@ -1,5 +1,7 @@
 //! The handle that users hold.
 
+mod rules;
+
 #[cfg(feature = "acquire")]
 use std::{sync::Arc, time::Duration};
 
@@ -57,6 +59,7 @@ impl Limiter {
 
     /// A limiter over tables that gossip tells of the fleet.
     pub(crate) fn from_parts(bands: Bands, clock: Clock, hasher: KeyHasher) -> Self {
+        bands.tables().for_each(|table| table.list_keys(&hasher));
         Self {
             bands,
             clock,
@@ -69,6 +72,9 @@ impl Limiter {
     /// Decides a request of one unit, and spends the unit if it is allowed. A refused request costs nothing.
     #[inline]
     pub fn check(&self, key: impl KeySource) -> Decision<'_> {
+        if let Some(decision) = self.by_network(&key, 1) {
+            return decision;
+        }
         self.decide(self.hasher.key(key), 1)
     }
 
@@ -80,6 +86,9 @@ impl Limiter {
     #[inline]
     pub fn check_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
         self.limit().check_fits(cost)?;
+        if let Some(decision) = self.by_network(&key, cost) {
+            return Ok(decision);
+        }
         Ok(self.decide(self.hasher.key(key), cost))
     }
 
@@ -100,7 +109,8 @@ impl Limiter {
     /// What was refused, and until when. Nothing is spent.
     pub fn reserve(&self, key: impl KeySource, cost: u64) -> Result<Permit, Refusal<'_>> {
         self.limit().check_fits(cost)?;
-        Permit::reserve(&self.bands, &self.clock, self.hasher.key(key), cost)
+        let listed = key.address().and_then(|address| self.listed(address));
+        Permit::reserve(&self.bands, &self.clock, self.hasher.key(key), listed, cost)
     }
 
     /// Waits until `cost` units are there, and spends them; the [`Permit`](crate::Permit) can correct the cost.
@@ -118,7 +128,7 @@ impl Limiter {
     /// At once, where the cost could never pass, or where requests for [`Limit::queue`] units wait already.
     #[cfg(feature = "acquire")]
     pub fn acquire(&self, key: impl KeySource, cost: u64) -> Acquire<'_> {
-        self.wanted(self.hasher.key(key), cost, None).acquire()
+        self.wanted(key, cost, None).acquire()
     }
 
     /// The same, but waits no longer than `timeout`.
@@ -128,17 +138,23 @@ impl Limiter {
     /// passed.
     #[cfg(feature = "acquire")]
     pub fn acquire_timeout(&self, key: impl KeySource, cost: u64, timeout: Duration) -> Acquire<'_> {
-        self.wanted(self.hasher.key(key), cost, Some(timeout)).acquire()
+        self.wanted(key, cost, Some(timeout)).acquire()
     }
 
     #[cfg(feature = "acquire")]
-    fn wanted(&self, key: Key, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
-        Wanted { bands: &self.bands, clock: &self.clock, lines: &self.lines, key, cost, timeout }
+    fn wanted(&self, key: impl KeySource, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
+        let listed = key.address().and_then(|address| self.listed(address));
+        let key = self.hasher.key(key);
+        Wanted { bands: &self.bands, clock: &self.clock, lines: &self.lines, key, listed, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self, key: impl KeySource) -> Decision<'_> {
-        self.bands.peek(self.hasher.key(key), 1, self.clock.precise())
+        let now = self.clock.precise();
+        match key.address().and_then(|address| self.listed(address)) {
+            Some(listed) => self.bands.first().decide_listed(listed, self.hasher.key(key), 1, now, false),
+            None => self.bands.peek(self.hasher.key(key), 1, now),
+        }
     }
 
     /// What [`check_cost`](Self::check_cost) would answer now; spends nothing, and takes no room for a new key.
@@ -147,7 +163,11 @@ impl Limiter {
     /// A cost above the limit's capacity could never pass.
     pub fn peek_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
         self.limit().check_fits(cost)?;
-        Ok(self.bands.peek(self.hasher.key(key), cost, self.clock.precise()))
+        let now = self.clock.precise();
+        Ok(match key.address().and_then(|address| self.listed(address)) {
+            Some(listed) => self.bands.first().decide_listed(listed, self.hasher.key(key), cost, now, false),
+            None => self.bands.peek(self.hasher.key(key), cost, now),
+        })
     }
 
     /// Gives back up to `units` that this node spent on `key` in the current epoch, and returns how many it took back.
@@ -201,10 +221,12 @@ impl Limiter {
 
     /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
     pub fn handle(&self, key: impl KeySource) -> KeyHandle {
+        let listed = key.address().and_then(|address| self.listed(address));
         KeyHandle::new(
             self.bands.clone(),
             self.clock.clone(),
             self.hasher.key(key),
+            listed,
             #[cfg(feature = "acquire")]
             Arc::clone(&self.lines),
         )

@@ -13,6 +13,7 @@ use crate::gossip::{PeerState, Status};
 /// | `ratemesh_checks_total` | counter | `limit`, `quota` | checks decided by this node |
 /// | `ratemesh_denials_total` | counter | `limit`, `quota` | of which refused |
 /// | `ratemesh_live_keys` | gauge | `limit`, `quota` | keys held |
+/// | `ratemesh_bans`, `ratemesh_overrides` | gauge | `limit`, `quota` | keys banned, and keys overridden at run time |
 /// | `ratemesh_peer_up` | gauge | `peer` | 1 while the peer is heard |
 /// | `ratemesh_peer_rtt_seconds` | gauge | `peer` | smoothed round-trip time |
 /// | `ratemesh_peer_versions_behind` | gauge | `peer` | changes that the peer has not acknowledged |
@@ -30,6 +31,8 @@ pub fn record(status: &Status) {
         counter!("ratemesh_checks_total", &labels).absolute(limit.checks);
         counter!("ratemesh_denials_total", &labels).absolute(limit.denials);
         gauge!("ratemesh_live_keys", &labels).set(limit.live_keys as f64);
+        gauge!("ratemesh_bans", &labels).set(limit.bans as f64);
+        gauge!("ratemesh_overrides", &labels).set(limit.overrides as f64);
     }
     for peer in &status.peers {
         let name = peer.node.to_string();
@@ -52,6 +55,7 @@ pub fn record(status: &Status) {
         ("no_room", refused.no_room),
         ("unknown", refused.unknown),
         ("implausible", refused.implausible),
+        ("notices", refused.notices),
     ] {
         counter!("ratemesh_refused_total", "reason" => reason).absolute(count);
     }

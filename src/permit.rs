@@ -8,6 +8,7 @@ use crate::{
     error::Refusal,
     key::Key,
     limit::Limit,
+    lists::Override,
 };
 
 /// Units that are spent in advance, for work whose price is known only afterwards, or that may not count in the end.
@@ -97,8 +98,16 @@ impl Permit {
         bands: &'a Bands,
         clock: &Clock,
         key: Key,
+        listed: Option<Override>,
         cost: u64,
     ) -> Result<Self, Refusal<'a>> {
+        if let Some(listed) = listed {
+            let decision = bands.first().decide_listed(listed, key, cost, clock.precise(), true);
+            return match decision.is_allowed() {
+                true => Ok(Self::new(bands.clone(), clock.clone(), Receipt::default(), cost)),
+                false => Err(Refusal::Denied(decision)),
+            };
+        }
         let wall = bands.first().meter().needs_wall();
         let (decision, receipt) =
             bands.take(key, cost, clock.coarse(wall), || clock.exact(wall || !bands.is_single()));

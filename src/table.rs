@@ -14,6 +14,7 @@ pub(crate) mod give_back;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
+pub(crate) mod rules;
 pub(crate) mod slab;
 
 use std::{
@@ -31,7 +32,7 @@ use crate::{
         Meter,
         level::{DEAD, Outcome},
     },
-    decision::{Basis, Decision, Waits},
+    decision::{Basis, Decision, Reason, Waits},
     key::Key,
     limit::{Limit, OnFull, Windows},
     time::{Now, saturating_nanos},
@@ -41,6 +42,7 @@ use flow::SharedFlow;
 use give_back::{Elsewhere, Stripes, Witness};
 use lanes::Lanes;
 use marks::{Marks, Wake};
+use rules::Rules;
 use slab::{CLEAN, Cell, SILENT, Slab};
 
 /// The key of the bucket that all keys share which find no room.
@@ -137,6 +139,7 @@ pub(crate) struct Table {
     index: DashMap<u32, ()>,
     room: Room,
     lanes: Lanes,
+    rules: Rules,
     pub(crate) marks: Marks,
     /// Held by who gives back in a slot, or ends a key's life or epoch there.
     stripes: Stripes,
@@ -187,6 +190,7 @@ impl Table {
             index: DashMap::with_shard_amount(shards),
             room: Room::default(),
             lanes: Lanes::new(),
+            rules: Rules::default(),
             marks: Marks::new(),
             stripes: Stripes::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
@@ -306,6 +310,13 @@ impl Table {
     ) -> Decision<'_> {
         loop {
             if let Some(cell) = self.slab.get(slot) {
+                // Also where there are no rules any more: whoever finds a mark takes it off.
+                if cell.level.is_marked()
+                    && cell.holds(key)
+                    && let Some(decision) = self.decide_by_rule(true, key, cost, now, precise)
+                {
+                    return decision;
+                }
                 let stance = self.stance();
                 if stance.verdict == Verdict::Careful {
                     if let Some(decision) = self.decide_carefully(slot, cell, key, cost, precise(), &witness)
@@ -338,6 +349,12 @@ impl Table {
             }
             // A key without a slot was looked for already, or will be where it is taken in.
             let known = if slot == NO_SLOT { None } else { self.find(key) };
+            if known.is_none()
+                && self.rules.is_any()
+                && let Some(decision) = self.decide_by_rule(false, key, cost, now, precise)
+            {
+                return decision;
+            }
             let insert = || {
                 // A new bucket is full now, not some milliseconds ago.
                 now = precise();
@@ -380,7 +397,10 @@ impl Table {
             }
             OnFull::Closed => {
                 self.lanes.count_denial();
-                Decision::by_meter(&self.limit, false, basis, 0, cost, now)
+                Decision {
+                    reason: Reason::Closed,
+                    ..Decision::by_meter(&self.limit, false, basis, 0, cost, now)
+                }
             }
             // Its slot is its own, so there is always room for it.
             OnFull::SharedBucket => {
@@ -414,6 +434,9 @@ impl Table {
                 (now, exact) = (precise(), true);
             } else if level != FULL {
                 self.count_denied(slot, cell, cost, now);
+                if limit.punishes() {
+                    return self.punish(slot, cell, key, cost, level, Waits::BY_METER, now);
+                }
                 return Decision::by_meter(limit, false, basis, level, cost, now);
             }
             let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
@@ -469,7 +492,8 @@ impl Table {
         }
         let (level, waits) = self.look_at(slot, cell, cost, now);
         let now = self.own_time(key, now);
-        Some(Decision { limit: &self.limit, allowed, basis, level, cost, now, waits })
+        let reason = if allowed { Reason::Level } else { Reason::Closed };
+        Some(Decision { limit: &self.limit, allowed, reason, basis, level, cost, now, waits })
     }
 
     fn count_denied(&self, slot: u32, cell: &Cell, cost: u64, now: Now) {
@@ -522,6 +546,11 @@ impl Table {
 
     /// What the level of `key` is at the precise time `now`, without spending.
     pub(crate) fn peek(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
+        if self.rules.is_any()
+            && let Some(decision) = self.peek_rule(key, cost, now)
+        {
+            return decision;
+        }
         let found = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?)));
         let (level, waits) = match found {
             Some((slot, cell)) => self.look_at(slot, cell, cost, now),
@@ -534,7 +563,15 @@ impl Table {
             Verdict::Open => true,
             Verdict::Closed => false,
         };
-        Decision { limit: &self.limit, allowed, basis: stance.basis, level, cost, now, waits }
+        let reason = if stance.verdict == Verdict::Closed { Reason::Closed } else { Reason::Level };
+        Decision { limit: &self.limit, allowed, reason, basis: stance.basis, level, cost, now, waits }
+    }
+
+    /// Notes that something of the key has changed that peers should hear of with the next heartbeat.
+    fn note_changed(&self, slot: u32, cell: &Cell, now: Now) {
+        if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
+            self.note_clean(slot, cell, now);
+        }
     }
 
     /// Units that this node has ever spent in the slot that holds `key`.

@@ -7,6 +7,7 @@ use crate::{
     error::{Refusal, RefusedBy},
     key::{Key, KeySource},
     limiter::Limiter,
+    lists::Override,
     permit::{Permit, Permits},
 };
 
@@ -66,6 +67,8 @@ pub fn reserve_all<'a, K: KeySource>(
 pub(crate) struct Ask<'a> {
     pub(crate) limiter: &'a Limiter,
     pub(crate) key: Key,
+    /// What the limiter's lists say of the network of the address that the key is.
+    pub(crate) listed: Option<Override>,
     pub(crate) cost: u64,
     /// Whether a refusal counts; otherwise the limit is only tried out.
     pub(crate) enforced: bool,
@@ -94,7 +97,8 @@ fn checked<'a, K: KeySource>(
     let ask = |(index, (limiter, key, cost)): (usize, (&'a Limiter, K, u64))| {
         let fits = limiter.limit().check_fits(cost);
         fits.map_err(|error| RefusedBy { index, refusal: Refusal::Cost(error) })?;
-        Ok(Ask { limiter, key: limiter.key(key), cost, enforced: true })
+        let listed = key.address().and_then(|address| limiter.listed(address));
+        Ok(Ask { limiter, key: limiter.key(key), listed, cost, enforced: true })
     };
     asks.into_iter().enumerate().map(ask).collect()
 }
@@ -106,8 +110,8 @@ pub(crate) fn decide<'a>(asks: &[Ask<'a>]) -> Decided<'a> {
     for (owner, ask) in asks.iter().enumerate() {
         let now = ask.limiter.clock().precise();
         for table in ask.limiter.bands().tables() {
-            let Ask { key, cost, enforced, .. } = *ask;
-            parts.push(Part { table, key, cost, now, ahead: 0, enforced });
+            let Ask { key, listed, cost, enforced, .. } = *ask;
+            parts.push(Part { table, key, listed, cost, now, ahead: 0, enforced });
             owners.push(owner);
         }
     }

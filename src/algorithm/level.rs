@@ -18,8 +18,12 @@ use super::Meter;
 
 /// Set in `spent` while no key uses the slot.
 pub(crate) const DEAD: u64 = 1 << 63;
-/// `spent` is refused beyond this, long before it could reach [`DEAD`].
-const MOST_SPENT: u64 = 1 << 62;
+/// Set in `spent` while a rule of its own may apply to the key of the slot: a ban, or an override.
+const SPECIAL: u64 = 1 << 62;
+/// Whoever finds one of these set does not decide by the level; one test for both, so that neither costs a check anything.
+const MARKS: u64 = DEAD | SPECIAL;
+/// `spent` is refused beyond this, long before it could reach a mark.
+const MOST_SPENT: u64 = 1 << 61;
 
 /// What a key's decisions rest on.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ pub(crate) enum Outcome {
     Denied { level: i64 },
     /// Not spent: the level is above the capacity, and waits for its [lid](Level::put_lid_on).
     Full,
-    /// The slot holds no key, or another one.
+    /// The slot holds no key, or another one, or a key that a rule of its own may apply to.
     Gone,
     /// Another thread was faster.
     Contended,
@@ -51,7 +55,7 @@ impl Level {
 
     /// Brings a dead slot to life at `level`; what it spent goes on from where it was, and is returned.
     pub(crate) fn revive(&self, meter: &Meter, earned: u64, level: i64) -> u64 {
-        let spent = (self.spent.load(Ordering::Relaxed) & !DEAD) + 1;
+        let spent = (self.spent.load(Ordering::Relaxed) & !MARKS) + 1;
         let missing = meter.capacity.wrapping_sub(level) as u64;
         let offset = earned.wrapping_sub(spent.wrapping_shl(meter.scale)).wrapping_add(missing);
         self.offset.store(offset, Ordering::Relaxed);
@@ -62,13 +66,37 @@ impl Level {
 
     /// Marks the slot dead if it has spent exactly `spent`.
     pub(crate) fn kill(&self, spent: u64) -> bool {
-        self.spent.compare_exchange(spent, spent | DEAD, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let mut seen = self.spent.load(Ordering::Acquire);
+        while seen & !SPECIAL == spent {
+            match self.spent.compare_exchange_weak(seen, seen | DEAD, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(other) => seen = other,
+            }
+        }
+        false
+    }
+
+    /// Marks, or unmarks, the slot's key as one that a rule of its own may apply to, as long as it is alive.
+    pub(crate) fn mark(&self, special: bool, alive: impl Fn() -> bool) {
+        let mut seen = self.spent.load(Ordering::Acquire);
+        while seen & DEAD == 0 && alive() {
+            let marked = if special { seen | SPECIAL } else { seen & !SPECIAL };
+            match self.spent.compare_exchange_weak(seen, marked, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(other) => seen = other,
+            }
+        }
+    }
+
+    /// Whether a rule of its own may apply to the slot's key.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.spent.load(Ordering::Acquire) & SPECIAL != 0
     }
 
     /// The count of units spent, [`DEAD`] included.
     #[inline]
     pub(crate) fn spent(&self) -> u64 {
-        self.spent.load(Ordering::Acquire)
+        self.spent.load(Ordering::Acquire) & !SPECIAL
     }
 
     /// The offset, whose growth between two looks is what was earned in vain.
@@ -92,7 +120,7 @@ impl Level {
         let amount = meter.fixed(cost);
         let need = amount.min(meter.capacity);
         let spent = self.spent.load(Ordering::Acquire);
-        if spent & DEAD != 0 || !alive() {
+        if spent & MARKS != 0 || !alive() {
             return Outcome::Gone;
         }
         let above = above(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire));
@@ -151,12 +179,38 @@ impl Level {
             if spent & DEAD != 0 || !alive() {
                 return None;
             }
-            if spent > MOST_SPENT {
+            if spent & !MARKS > MOST_SPENT {
                 // There is no more to count with; what is open stays open.
-                return Some(spent);
+                return Some(spent & !MARKS);
             }
             match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(spent + cost),
+                Ok(_) => return Some((spent + cost) & !MARKS),
+                Err(seen) => spent = seen,
+            }
+        }
+    }
+
+    /// Spends up to `cost` units whatever the level, but not below `floor`. Returns the level and the count afterwards.
+    pub(crate) fn spend_into_debt(
+        &self,
+        meter: &Meter,
+        earned: u64,
+        drawn: i64,
+        cost: u64,
+        floor: i64,
+        alive: impl Fn() -> bool,
+    ) -> Option<(i64, u64)> {
+        let mut spent = self.spent.load(Ordering::Acquire);
+        loop {
+            if spent & DEAD != 0 || !alive() {
+                return None;
+            }
+            let count = spent & !MARKS;
+            let level = self.raw(meter, earned, drawn, count, self.offset.load(Ordering::Acquire));
+            let room = if count > MOST_SPENT { 0 } else { meter.whole(level.saturating_sub(floor)) };
+            let cost = cost.min(room);
+            match self.spent.compare_exchange_weak(spent, spent + cost, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some((level.saturating_sub(meter.fixed(cost)), count + cost)),
                 Err(seen) => spent = seen,
             }
         }
@@ -165,7 +219,7 @@ impl Level {
     /// The level, without changing anything. It may be above the capacity, where nobody looked since it filled.
     #[inline]
     pub(crate) fn read(&self, meter: &Meter, earned: u64, drawn: i64) -> i64 {
-        let spent = self.spent.load(Ordering::Acquire) & !DEAD;
+        let spent = self.spent.load(Ordering::Acquire) & !MARKS;
         self.raw(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire))
     }
 
@@ -174,7 +228,7 @@ impl Level {
     pub(crate) fn put_lid_on(&self, meter: &Meter, earned: u64, drawn: i64) {
         let spent = self.spent.load(Ordering::Acquire);
         let offset = self.offset.load(Ordering::Acquire);
-        let above = above(meter, earned, drawn, spent, offset).max(0);
+        let above = above(meter, earned, drawn, spent & !MARKS, offset).max(0);
         // The two belong together only if the count has not gone on, perhaps to another key of the slot.
         if spent & DEAD == 0 && self.spent.load(Ordering::Acquire) == spent {
             let lid = offset.wrapping_add(above as u64);
@@ -190,7 +244,7 @@ impl Level {
     /// Takes `amount` off the level, but not below `floor`; what is below already stays there. Returns what was taken.
     pub(crate) fn debit(&self, meter: &Meter, earned: u64, drawn: i64, amount: i64, floor: i64) -> i64 {
         loop {
-            let spent = self.spent.load(Ordering::Acquire) & !DEAD;
+            let spent = self.spent.load(Ordering::Acquire) & !MARKS;
             let offset = self.offset.load(Ordering::Acquire);
             let raw = self.raw(meter, earned, drawn, spent, offset);
             let level = raw.min(meter.capacity);
@@ -243,7 +297,7 @@ impl Level {
             return false;
         }
         let offset = self.offset.load(Ordering::Acquire);
-        let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !DEAD, offset);
+        let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !MARKS, offset);
         // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.
         if level >= -meter.max_debt.saturating_add(meter.capacity) {
             return false;

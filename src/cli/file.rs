@@ -1,6 +1,7 @@
 //! The file form of a scenario: what a TOML file may say, and how it becomes a [`Scenario`].
 //!
-//! `examples/scenarios/` has files to start from. The `[[limit]]` tables are those of a configuration.
+//! `examples/scenarios/` has files to start from. The `[[limit]]` tables are those of a configuration,
+//! but for `shadow`, `count_denied` and `on_exceed`, which the first must not have; lists do not hold any of the keys that are made up.
 
 use std::time::Duration;
 
@@ -171,6 +172,7 @@ fn scenario(form: Form, nodes: Option<usize>, limits: Option<&[Limit]>) -> Resul
         Some(limits) => limits.to_vec(),
         None => checked_limits(form.limit)?,
     };
+    check_measurable(&limits)?;
     let fleet = Fleet { nodes, length };
     let mut steps = Vec::new();
     for (index, form) in form.step.into_iter().enumerate() {
@@ -187,6 +189,25 @@ fn scenario(form: Form, nodes: Option<usize>, limits: Option<&[Limit]>) -> Resul
         length,
         targets: targets(&form.targets),
     })
+}
+
+/// The figures compare a fleet with one limiter that only counts what it admits, so other limits would be measured wrongly.
+/// It is the first limit that is asked.
+pub(super) fn check_measurable(limits: &[Limit]) -> Result<(), ConfigError> {
+    let Some(limit) = limits.first() else { return Ok(()) };
+    let set = [
+        ("shadow", limit.is_shadow()),
+        ("count_denied", limit.counts_denied()),
+        ("on_exceed", limit.ban_on_exceed().is_some()),
+    ];
+    match set.iter().find(|(_, set)| *set) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let why = "is not simulated by scenarios, whose figures are those of a limit that refuses what is too \
+                 much and no more; leave it out of the first limit";
+            Err(ConfigError::refused(format!("limit[0].{name}"), why))
+        }
+    }
 }
 
 fn network(form: &NetworkForm) -> Result<Network, ConfigError> {

@@ -109,7 +109,9 @@ fn from_file(name: &str, order: &Order, limits: Option<&[Limit]>) -> Result<Vec<
 
 fn read_limits(path: &Path) -> Result<Vec<Limit>, Fault> {
     let text = read(path)?;
-    limits_from_toml(&text, &path.display().to_string()).map_err(|error| Fault::Usage(error.to_string()))
+    let limits = limits_from_toml(&text, &path.display().to_string());
+    let measurable = limits.and_then(|limits| file::check_measurable(&limits).map(|()| limits));
+    measurable.map_err(|error| Fault::Usage(error.to_string()))
 }
 
 /// A built-in scenario with other limits: the load keeps its ratio to the quota. The targets are those of the limit that

@@ -127,6 +127,10 @@ fn problem(message: &str, key: &str, secret: bool) -> Problem {
     let wanted = match expected {
         "i64" => "a whole number".to_owned(),
         "f64" => "a number".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a sequence" if key.ends_with(".allow") || key.ends_with(".deny") => {
+            "a list, such as [\"10.0.0.0/8\", \"key:internal-batch\"]".to_owned()
+        }
         "a sequence" => format!("tables, each under a header [[{key}]]"),
         other => other.to_owned(),
     };

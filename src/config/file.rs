@@ -109,6 +109,17 @@ pub(crate) struct LimitForm {
     max_keys: Option<i64>,
     on_full: Option<String>,
     queue: Option<i64>,
+    on_exceed: Option<ExceedForm>,
+    count_denied: Option<bool>,
+    shadow: Option<bool>,
+    allow: Option<Vec<String>>,
+    deny: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "what a refusal entails, such as { ban = \"24h\" }")]
+struct ExceedForm {
+    ban: Option<String>,
 }
 
 /// A value, or a list of them.
@@ -329,6 +340,7 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
         builder =
             builder.queue(u64::try_from(units).map_err(|_| ConfigError::value(key("queue"), units, wanted))?);
     }
+    builder = penalties(builder, form, &key)?;
     builder.build().map_err(|error| refused_limit(&error, form, &key))
 }
 
@@ -340,6 +352,29 @@ fn with_burst(
         Some(burst) => builder.burst(burst),
         None => builder,
     })
+}
+
+/// What a limit says of single keys, and of those that it refuses.
+fn penalties(
+    mut builder: LimitBuilder,
+    form: &LimitForm,
+    key: &impl Fn(&str) -> String,
+) -> Result<LimitBuilder, ConfigError> {
+    if let Some(exceed) = &form.on_exceed {
+        let ban_key = key("on_exceed.ban");
+        let ban =
+            required(&ban_key, exceed.ban.as_ref(), "how long a refused key is banned, such as \"24h\"")?;
+        builder =
+            builder.ban_on_exceed(parse_duration(ban).map_err(|error| ConfigError::refused(ban_key, error))?);
+    }
+    if let Some(count) = form.count_denied {
+        builder = builder.count_denied(count);
+    }
+    if let Some(shadow) = form.shadow {
+        builder = builder.shadow(shadow);
+    }
+    builder = form.allow.iter().flatten().fold(builder, |builder, entry| builder.allow(entry));
+    Ok(form.deny.iter().flatten().fold(builder, |builder, entry| builder.deny(entry)))
 }
 
 /// An algorithm, and whether its windows are fixed.
@@ -490,6 +525,7 @@ fn refused_limit(error: &LimitError, form: &LimitForm, key: &impl Fn(&str) -> St
         "quota" | "period" if form.rate.is_some() => "rate",
         "burst" if form.burst.is_none() && form.rate.is_some() => "rate",
         "quota" if form.permits.is_some() => "permits",
+        "on_exceed" => "on_exceed.ban",
         field => field,
     };
     ConfigError::value(key(field), error.value(), error.wanted())

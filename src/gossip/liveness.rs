@@ -173,6 +173,7 @@ impl Gossip {
                 .iter()
                 .map(|book| {
                     let (checks, denials) = book.table.checks_and_denials();
+                    let (bans, overrides) = book.table.count_rules(now);
                     LimitStatus {
                         name: book.table.limit().name().to_owned(),
                         quota: book.table.limit().quota(),
@@ -180,6 +181,9 @@ impl Gossip {
                         live_keys: book.table.live_keys(),
                         checks,
                         denials,
+                        shadow: book.table.limit().is_shadow(),
+                        bans,
+                        overrides,
                     }
                 })
                 .collect(),

@@ -7,6 +7,8 @@
 //! its actor once, and then lists shares in the order of their versions; a typical share takes one byte of flags, 16 of
 //! digest, one to three of count and one of the time in which it was spent. Limit and epoch are written only where they change, versions only where they skip.
 
+mod notices;
+
 use bincode::{
     Decode, Encode,
     config::{Configuration, Limit, LittleEndian, Varint},
@@ -15,6 +17,7 @@ use bincode::{
     error::{DecodeError, EncodeError},
 };
 
+pub(crate) use self::notices::{Notices, WireKind, WireNotice, WireSaid};
 use crate::{counter::Share, key::Key};
 
 /// The version of the protocol, in the first byte of each payload.
@@ -43,6 +46,7 @@ const FRAME: u8 = 2;
 const SYNC_REQUEST: u8 = 3;
 const SYNC: u8 = 4;
 const LEAVE: u8 = 5;
+const NOTICES: u8 = 16;
 
 /// An actor as it is written: the node's place in the sender's list, and the incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
@@ -75,6 +79,8 @@ pub(crate) struct Hello {
     /// Its wall clock in milliseconds, to estimate the skew from and for nothing else.
     pub(crate) wall_ms: u64,
     pub(crate) progress: Vec<Progress>,
+    /// What its notices about each limit come to, in the order of the limits.
+    pub(crate) notices: Vec<u64>,
 }
 
 /// Asks for all shares of actors that the asker is behind on.
@@ -137,6 +143,7 @@ pub(crate) enum Message<'a> {
     Frame(FrameReader<'a>),
     SyncRequest(SyncRequest),
     Sync(Sync),
+    Notices(Notices),
     Leave,
 }
 
@@ -182,6 +189,7 @@ pub(crate) fn decode(payload: &[u8]) -> Result<Message<'_>, Malformed> {
         FRAME => Ok(Message::Frame(FrameReader::new(body)?)),
         SYNC_REQUEST => Ok(Message::SyncRequest(whole(body)?)),
         SYNC => Ok(Message::Sync(whole(body)?)),
+        NOTICES => Ok(Message::Notices(whole(body)?)),
         LEAVE => Ok(Message::Leave),
         kind => Err(Malformed::Kind(kind)),
     }
@@ -194,7 +202,7 @@ fn whole<T: Decode<()>>(body: &[u8]) -> Result<T, Malformed> {
 }
 
 fn checked_hello(hello: Hello) -> Result<Hello, Malformed> {
-    if hello.nodes.len() > MAX_NODES || hello.limits.len() > MAX_LIMITS {
+    if hello.nodes.len() > MAX_NODES || hello.limits.len().max(hello.notices.len()) > MAX_LIMITS {
         return Err(Malformed::Bounds("a hello lists more than 1,024 nodes or 256 limits"));
     }
     Ok(hello)
@@ -210,6 +218,10 @@ pub(crate) fn sync_request(request: &SyncRequest) -> Vec<u8> {
 
 pub(crate) fn sync(sync: &Sync) -> Vec<u8> {
     encode(SYNC, sync)
+}
+
+pub(crate) fn notices(notices: &Notices) -> Vec<u8> {
+    encode(NOTICES, notices)
 }
 
 pub(crate) fn leave() -> Vec<u8> {
@@ -582,7 +594,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_panic(bytes: Vec<u8>, kind in 0_u8..8) {
+        fn no_bytes_panic(bytes: Vec<u8>, kind in 0_u8..20) {
             let mut payload = vec![VERSION, kind];
             payload.extend(bytes);
             if let Ok(Message::Frame(mut reader)) = decode(&payload) {

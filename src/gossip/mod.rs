@@ -18,6 +18,9 @@
 //! Rounds come with each heartbeat, and before it when a key's unpublished units reach a threshold. A node that cannot
 //! be told of changes one by one any more, because it has just started or was away, asks for a *sync*.
 //!
+//! What is said of single keys (bans, overrides, resets) goes to peers at once, over streams; a hello's digests find what
+//! slipped through.
+//!
 //! The invariant that merging keeps: a share has one writer and only grows, and what a node has debited of it is exactly
 //! what its ledger says; so each unit is debited once on each node, whatever is lost, repeated or reordered.
 //!
@@ -35,6 +38,7 @@ mod book;
 mod hot;
 mod liveness;
 pub(crate) mod message;
+mod notices;
 mod peer;
 mod receive;
 mod round;
@@ -53,6 +57,7 @@ use crate::{
 };
 use actors::{Actors, Change};
 use book::{Book, Published};
+use notices::Spreading;
 use peer::Peer;
 pub(crate) use status::Event;
 pub use status::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
@@ -163,6 +168,7 @@ pub(crate) struct Gossip {
     refused: RefusedStatus,
     joining: Option<Joining>,
     jobs: Vec<SyncJob>,
+    spreading: Spreading,
     timers: Timers,
     /// The node has left its fleet; its tables decide for themselves.
     alone: bool,
@@ -233,6 +239,7 @@ impl Gossip {
             refused: RefusedStatus::default(),
             joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
+            spreading: Spreading::new(now),
             alone: false,
             renewals: 0,
             renewed_at: None,
@@ -240,6 +247,7 @@ impl Gossip {
             nodes,
             config,
         };
+        gossip.sign_notices();
         gossip.set_initial_levels();
         gossip.update_stance(now);
         gossip
@@ -272,6 +280,7 @@ impl Gossip {
             state.disconnect();
         }
         self.jobs.retain(|job| job.peer != peer);
+        self.end_tours(peer);
     }
 
     /// Whether streams to `peer` wait to be sent. While they do, it is sent signs of life, and what fits beside them into a
@@ -297,6 +306,7 @@ impl Gossip {
             self.round(false, now);
         }
         self.continue_syncs(now);
+        self.spread_notices(now);
         self.finish_joining_if_due(now);
     }
 
@@ -326,6 +336,7 @@ impl Gossip {
         if self.jobs.iter().any(|job| !self.is_congested(job.peer)) {
             next = now.mono;
         }
+        next = next.min(self.next_notices(now).unwrap_or(next));
         self.books.iter().filter_map(|book| book.next_turn(now)).fold(next, Timestamp::min)
     }
 

@@ -79,6 +79,10 @@ impl Gossip {
                 self.take_sync(from, sync, now);
                 Ok(())
             }
+            Message::Notices(notices) => {
+                self.take_notices(from, &notices, now);
+                Ok(())
+            }
             Message::Leave => {
                 self.take_leave(from, now);
                 Ok(())
@@ -118,6 +122,7 @@ impl Gossip {
             state.heard = now.mono;
         }
         self.take_progress(from, &hello.progress, now);
+        self.compare_notices(from, &hello.notices, now);
         if self.joining.is_some() && !hello.synced {
             // It has just started too: all it knows comes change by change, and there is nothing to wait for.
             self.answered(from, false, now);
@@ -466,6 +471,7 @@ impl Gossip {
         }
         self.me = me;
         self.renewals += 1;
+        self.sign_notices();
         for book in &mut self.books {
             book.close_own(former);
         }

@@ -114,6 +114,7 @@ impl Gossip {
         self.beat = self.beat.wrapping_add(1).max(1);
         self.publish_changed(MAX_PUBLISHED, now);
         self.sweep(now);
+        self.sweep_notices(now);
         self.check_peers(now);
         self.ask_where_behind(now);
         if now.mono >= self.timers.repair {

@@ -85,8 +85,14 @@ pub struct LimitStatus {
     pub live_keys: usize,
     /// Checks decided here.
     pub checks: u64,
-    /// Of which refused.
+    /// Of which refused, or would have been by a limit that is only tried out.
     pub denials: u64,
+    /// Whether the limit is only tried out.
+    pub shadow: bool,
+    /// Keys banned now.
+    pub bans: usize,
+    /// Keys with an override that was set at run time.
+    pub overrides: usize,
 }
 
 /// Counts of what was not taken in; none of it harms, all of it is worth a look when it grows.
@@ -99,11 +105,13 @@ pub struct RefusedStatus {
     pub out_of_epoch: u64,
     /// Shares of keys for which the table has no room.
     pub no_room: u64,
-    /// Shares of limits or nodes that this node does not know.
+    /// Shares and notices of limits or nodes that this node does not know.
     pub unknown: u64,
     /// Shares that say more than sixteen times what their limit admits in an epoch; no more than that was taken in. A peer
     /// defines the limit otherwise, admits everything since its `on_partition` is `open`, or lies.
     pub implausible: u64,
+    /// Bans, overrides and resets that found no room, or that nobody who keeps to the protocol sends.
+    pub notices: u64,
 }
 
 /// What the driver may want to log: one event a change of state.

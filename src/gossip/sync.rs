@@ -93,6 +93,7 @@ impl Gossip {
         if !self.peer(to).is_some_and(|peer| peer.connected) {
             return;
         }
+        let notices = self.notice_digests(now);
         let limits = self
             .books
             .iter()
@@ -105,6 +106,7 @@ impl Gossip {
             synced: self.joining.is_none(),
             wall_ms: now.wall.as_unix_nanos() / 1_000_000,
             progress: self.progress(),
+            notices,
         };
         self.push(to, Channel::Stream, message::hello(&hello));
     }
@@ -482,6 +484,7 @@ impl Gossip {
     /// This node stops: tells its peers everything it has not told, and that it goes.
     pub(crate) fn leave(&mut self, now: Now) {
         self.publish_changed(usize::MAX, now);
+        self.spread_notices(now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
                 self.tell(peer, false, true, now);

@@ -37,12 +37,12 @@ pub(super) fn admit(settings: &Arc<Settings>, request: &RequestHead<'_>) -> Admi
 /// Passes the only gate. Where the outcome need not be kept, nothing is allocated.
 #[inline]
 fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) -> Admission {
-    let (key, cost) = match gate.approach(request) {
-        Approach::Check { key, cost } => (key, cost),
+    let (key, cost, listed) = match gate.approach(request) {
+        Approach::Check { key, cost, listed } => (key, cost, listed),
         Approach::Skip => return Admission::Free,
         Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
     };
-    let (verdict, spent) = gate.check(key, cost);
+    let (verdict, spent) = gate.check(key, cost, listed);
     let passes = verdict.is_allowed() || gate.is_shadow();
     if passes && !settings.keeps_outcome() {
         return Admission::Free;
@@ -60,23 +60,36 @@ fn pass_all(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>)
     let mut plan = Vec::with_capacity(gates.len());
     for (place, gate) in gates.iter().enumerate() {
         match gate.approach(request) {
-            Approach::Check { key, cost } => plan.push((place, gate, key, cost)),
+            Approach::Check { key, cost, listed } => plan.push((place, gate, key, cost, listed)),
             Approach::Skip => {}
             Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
         }
     }
     // What costs nothing passes without being counted.
-    let asks = plan.iter().filter(|(.., cost)| *cost > 0).map(|&(_, gate, key, cost)| {
+    // What costs nothing is not asked for, but who is kept out is not let through.
+    for &(place, gate, key, cost, listed) in &plan {
+        if cost == 0 && listed.is_none() && !gate.is_shadow() {
+            let (decision, spent) = gate.free(key);
+            if decision.is_kept_out() {
+                let verdict = gate.judge(decision, cost);
+                let checked = Checked::new(gate, place, key, cost, verdict, spent, request);
+                return Admission::Refused(RateLimited::new(Arc::clone(settings), Few::one(checked)));
+            }
+        }
+    }
+    let asks = plan.iter().filter(|(.., cost, listed)| *cost > 0 || listed.is_some());
+    let asks = asks.map(|&(_, gate, key, cost, listed)| {
         let gate: &Gate = gate;
-        Ask { limiter: gate.limiter(), key, cost, enforced: !gate.is_shadow() }
+        Ask { limiter: gate.limiter(), key, listed, cost, enforced: !gate.is_shadow() }
     });
     let asks: Vec<Ask<'_>> = asks.collect();
     let Decided { refused, answers } = together::decide(&asks);
     // The limits after one that refused are not heard.
     let mut answers = answers.into_iter().take(refused.map_or(usize::MAX, |place| place + 1));
     let mut checks = Few::new();
-    for (place, gate, key, cost) in plan {
-        let answer = if cost > 0 { answers.next() } else { Some(gate.free(key)) };
+    for (place, gate, key, cost, listed) in plan {
+        let asked = cost > 0 || listed.is_some();
+        let answer = if asked { answers.next() } else { Some(gate.free(key)) };
         let Some((decision, spent)) = answer else { break };
         let verdict = gate.judge(decision, cost);
         checks.push(Checked::new(gate, place, key, cost, verdict, spent, request));

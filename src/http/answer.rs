@@ -9,6 +9,7 @@ use http::{
 };
 
 use super::{LimitStatus, MissingKey, RateLimited, RequestHead, grpc, headers::retry_after_seconds};
+use crate::decision::Refused;
 
 /// The problem type of draft-ietf-httpapi-ratelimit-headers-10, section 5.1.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -59,17 +60,32 @@ impl<'a> Refusal<'a> {
         self.status
     }
 
-    /// The earliest time at which the request would pass; `None` where its cost is above what the limit ever holds.
+    /// Why it was refused.
+    pub fn refused(&self) -> Refused {
+        self.limit.refused().unwrap_or(Refused::Level)
+    }
+
+    /// The earliest time at which the request would pass, for a banned client the end of the ban; `None` where its cost is
+    /// above what the limit ever holds, and for a client that is denied.
     pub fn retry_after(&self) -> Option<Duration> {
         self.limit.retry_after()
     }
 
     fn message(&self) -> String {
         let name = self.limit.limit().name();
-        match self.retry_after().map(retry_after_seconds) {
-            Some(1) => format!("The limit \"{name}\" is exceeded. Try again in 1 second."),
-            Some(seconds) => format!("The limit \"{name}\" is exceeded. Try again in {seconds} seconds."),
-            None => format!(
+        match (self.refused(), self.retry_after().map(retry_after_seconds)) {
+            (Refused::Banned, Some(1)) => {
+                format!("The limit \"{name}\" has banned this client. Try again in 1 second.")
+            }
+            (Refused::Banned, Some(seconds)) => {
+                format!("The limit \"{name}\" has banned this client. Try again in {seconds} seconds.")
+            }
+            (Refused::Banned | Refused::Denied, _) => format!("The limit \"{name}\" denies this client."),
+            (_, Some(1)) => format!("The limit \"{name}\" is exceeded. Try again in 1 second."),
+            (_, Some(seconds)) => {
+                format!("The limit \"{name}\" is exceeded. Try again in {seconds} seconds.")
+            }
+            (_, None) => format!(
                 "The request costs {} units, and the limit \"{name}\" never holds more than {}.",
                 self.limit.cost(),
                 self.limit.limit().capacity()
@@ -84,6 +100,8 @@ type Respond = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 #[derive(Clone)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
+    /// For clients who are banned or denied.
+    pub(super) ban_status: Option<StatusCode>,
     pub(super) body: RefusalBody,
     pub(super) respond: Option<Arc<Respond>>,
     pub(super) grpc: bool,
@@ -93,6 +111,7 @@ impl Default for Answer {
     fn default() -> Self {
         Self {
             status: StatusCode::TOO_MANY_REQUESTS,
+            ban_status: None,
             body: RefusalBody::default(),
             respond: None,
             grpc: false,
@@ -101,6 +120,12 @@ impl Default for Answer {
 }
 
 impl Answer {
+    /// The status that a refusal for this reason is answered with.
+    pub(super) fn status_of(&self, refused: Option<Refused>) -> StatusCode {
+        let kept_out = matches!(refused, Some(Refused::Banned | Refused::Denied));
+        self.ban_status.filter(|_| kept_out).unwrap_or(self.status)
+    }
+
     /// Answers a request that is over a limit.
     pub(super) fn refuse(&self, refusal: &Refusal<'_>) -> Response<Bytes> {
         let status = refusal.status;
@@ -116,7 +141,13 @@ impl Answer {
         match self.body {
             RefusalBody::Problem => {
                 let mut problem = Object::new();
-                problem.string("type", QUOTA_EXCEEDED).string("title", QUOTA_EXCEEDED_TITLE);
+                match refusal.refused() {
+                    Refused::Banned | Refused::Denied => {
+                        let title = status.canonical_reason().unwrap_or("");
+                        problem.string("type", "about:blank").string("title", title)
+                    }
+                    _ => problem.string("type", QUOTA_EXCEEDED).string("title", QUOTA_EXCEEDED_TITLE),
+                };
                 problem.number("status", status.as_u16().into()).string("detail", &message);
                 problem.strings("violated-policies", limit);
                 if let Some(seconds) = retry_after {

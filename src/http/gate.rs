@@ -1,6 +1,6 @@
 //! One limit that requests have to pass, and how they are counted by it.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use http::{HeaderMap, Response, StatusCode};
 
@@ -9,6 +9,7 @@ use crate::{
     decision::Decision,
     key::{Key, KeyHasher, KeySource},
     limiter::Limiter,
+    lists::Override,
     together::Receipt,
 };
 
@@ -143,13 +144,14 @@ impl Gate {
 
     /// Sets the status that this limit's refusals are answered with; the layer's unless set.
     ///
-    /// 403 suits a limit that keeps out who has misbehaved.
+    /// It goes before the layer's [`ban_status`](super::RateLimitLayer::ban_status), too.
     pub fn status(mut self, status: StatusCode) -> Self {
         self.status = Some(status);
         self
     }
 
-    /// Sets whether the limit is only tried out: counted and logged, but neither enforced nor shown to clients.
+    /// Sets whether the limit is only tried out here: counted and logged, but neither enforced nor shown to clients. One that
+    /// [is tried out](crate::LimitBuilder::shadow) everywhere is, whatever is set.
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = shadow;
         self
@@ -175,8 +177,8 @@ impl Gate {
 
 /// How a request stands to a gate before it is checked.
 pub(super) enum Approach {
-    /// It is to be checked by this key at this cost.
-    Check { key: Key, cost: u64 },
+    /// It is to be checked by this key at this cost; `listed` is what the limit's lists say of the client's network.
+    Check { key: Key, cost: u64, listed: Option<Override> },
     /// The limit does not apply to it.
     Skip,
     /// It is to be refused, for want of a key.
@@ -188,9 +190,9 @@ pub(super) enum Approach {
 pub(super) enum Verdict<'a> {
     /// The request passes, and its cost is spent.
     Spent(Decision<'a>),
-    /// It passes, since it costs nothing.
+    /// It passes, since it costs nothing, or is not counted.
     Free(Decision<'a>),
-    /// It does not pass now; nothing was spent.
+    /// It does not pass now; nothing was spent that could be given back.
     Refused(Decision<'a>),
     /// It never will, since its cost is above what the limit holds; nothing was spent.
     NeverPasses(Decision<'a>),
@@ -209,12 +211,14 @@ impl Gate {
         if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Approach::Skip;
         }
-        let key = match (self.key.key(request, self.limiter.hasher()), &self.on_missing_key) {
-            (Ok(key), _) => key,
+        let (key, address) = match (self.find_key(request), &self.on_missing_key) {
+            (Ok(found), _) => found,
             (Err(_), Some(OnMissingKey::Skip)) => return Approach::Skip,
-            (Err(_), Some(OnMissingKey::Shared(name))) => SharedKey(name).to_key(self.limiter.hasher()),
+            (Err(_), Some(OnMissingKey::Shared(name))) => {
+                (SharedKey(name).to_key(self.limiter.hasher()), None)
+            }
             // What is only tried out must not refuse, so it does not apply either.
-            (Err(missing), _) if self.shadow => {
+            (Err(missing), _) if self.is_shadow() => {
                 self.log_keyless(&missing);
                 return Approach::Skip;
             }
@@ -227,7 +231,18 @@ impl Gate {
                 return Approach::Keyless { missing, status };
             }
         };
-        Approach::Check { key, cost: self.cost.as_ref().map_or(1, |cost| cost(request)) }
+        let listed = address.and_then(|address| self.limiter.listed(address));
+        Approach::Check { key, cost: self.cost.as_ref().map_or(1, |cost| cost(request)), listed }
+    }
+
+    /// The request's key, and its client's address where the limit lists networks.
+    #[inline]
+    fn find_key(&self, request: &RequestHead<'_>) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        let hasher = self.limiter.hasher();
+        match self.limiter.limit().lists() {
+            None => self.key.key(request, hasher).map(|key| (key, None)),
+            Some(_) => self.key.key_and_address(request, hasher),
+        }
     }
 
     fn log_keyless(&self, missing: &MissingKey) {
@@ -248,8 +263,12 @@ impl Gate {
 
     /// Checks, spends what passes, and logs what does not.
     #[inline]
-    pub(super) fn check(&self, key: Key, cost: u64) -> (Verdict<'_>, Receipt) {
-        let (decision, spent) = if cost == 0 { self.free(key) } else { self.limiter.spend(key, cost) };
+    pub(super) fn check(&self, key: Key, cost: u64, listed: Option<Override>) -> (Verdict<'_>, Receipt) {
+        let (decision, spent) = match listed {
+            Some(listed) => (self.limiter.decide_listed(listed, key, cost), Receipt::default()),
+            None if cost == 0 => self.free(key),
+            None => self.limiter.spend(key, cost),
+        };
         (self.judge(decision, cost), spent)
     }
 
@@ -262,10 +281,14 @@ impl Gate {
     #[inline]
     pub(super) fn judge<'a>(&self, decision: Decision<'a>, cost: u64) -> Verdict<'a> {
         let verdict = match decision.is_allowed() {
-            _ if cost == 0 => return Verdict::Free(decision),
+            _ if decision.is_exempt() => Verdict::Free(decision),
+            // What costs nothing passes whatever is left, but not for who is kept out.
+            _ if cost == 0 && !decision.is_kept_out() => return Verdict::Free(decision),
+            _ if decision.is_kept_out() => Verdict::Refused(decision),
             _ if self.limiter.limit().check_fits(cost).is_err() => Verdict::NeverPasses(decision),
-            true => Verdict::Spent(decision),
-            false => Verdict::Refused(decision),
+            // What is allowed only because the limit is tried out has spent nothing.
+            true if !decision.is_shadow_refusal() => Verdict::Spent(decision),
+            _ => Verdict::Refused(decision),
         };
         let refusals = match verdict {
             Verdict::Spent(_) | Verdict::Free(_) => self.refusals.due(decision.now.mono),
@@ -273,7 +296,7 @@ impl Gate {
         };
         if let Some(requests) = refusals {
             let limit = self.limiter.limit().name();
-            tracing::warn!(limit, requests, shadow = self.shadow, "requests over the limit");
+            tracing::warn!(limit, requests, shadow = self.is_shadow(), "requests over the limit");
         }
         verdict
     }
@@ -304,7 +327,7 @@ impl Gate {
     }
 
     pub(super) fn is_shadow(&self) -> bool {
-        self.shadow
+        self.shadow || self.limiter.limit().is_shadow()
     }
 }
 

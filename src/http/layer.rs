@@ -62,6 +62,12 @@ impl RateLimitLayer {
         self.set(|settings| settings.answer.status = status)
     }
 
+    /// Sets the status that clients are answered with who are banned or denied, such as 403; that of other refusals unless
+    /// set. [`Gate::status`] has precedence.
+    pub fn ban_status(self, status: StatusCode) -> Self {
+        self.set(|settings| settings.answer.ban_status = Some(status))
+    }
+
     /// Sets what a refusal's body is written as; [`RefusalBody::Problem`] unless set.
     pub fn body(self, body: RefusalBody) -> Self {
         self.set(|settings| settings.answer.body = body)

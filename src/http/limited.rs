@@ -9,7 +9,7 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    decision::{Basis, Decision},
+    decision::{Basis, Decision, Refused},
     key::Key,
     limit::Limit,
     together::Receipt,
@@ -96,6 +96,7 @@ pub(super) struct Checked {
     pub(super) receipt: Receipt,
     cost: u64,
     allowed: bool,
+    refused: Option<Refused>,
     retry_after: Option<Duration>,
     reading: Reading,
     partition_key: Option<Box<[u8]>>,
@@ -125,10 +126,15 @@ impl Checked {
         receipt: Receipt,
         request: &RequestHead<'_>,
     ) -> Self {
-        let (spent, decision, retry_after) = match verdict {
-            Verdict::Spent(decision) => (if receipt.is_empty() { 0 } else { cost }, decision, None),
-            Verdict::Refused(decision) => (0, decision, decision.retry_after()),
-            Verdict::Free(decision) | Verdict::NeverPasses(decision) => (0, decision, None),
+        let (spent, decision, refused, retry_after) = match verdict {
+            Verdict::Spent(decision) => (if receipt.is_empty() { 0 } else { cost }, decision, None, None),
+            Verdict::Refused(decision) => {
+                // Nobody knows when a denial ends.
+                let wait = decision.retry_after().filter(|wait| *wait != Duration::MAX);
+                (0, decision, decision.own_refusal(), wait)
+            }
+            Verdict::Free(decision) => (0, decision, None, None),
+            Verdict::NeverPasses(decision) => (0, decision, Some(Refused::Level), None),
         };
         Self {
             gate: place,
@@ -137,6 +143,7 @@ impl Checked {
             receipt,
             cost,
             allowed: verdict.is_allowed(),
+            refused,
             retry_after,
             reading: decision.into(),
             partition_key: gate.partition_key_of(request),
@@ -182,7 +189,12 @@ impl<'a> LimitStatus<'a> {
         self.checked.allowed
     }
 
-    /// Whether the limit is only tried out ([`Gate::shadow`]).
+    /// Why the limit did not let the request through; `None` where it did.
+    pub fn refused(&self) -> Option<Refused> {
+        self.checked.refused
+    }
+
+    /// Whether the limit is only tried out ([`Gate::shadow`], [`LimitBuilder::shadow`](crate::LimitBuilder::shadow)).
     pub fn is_shadow(&self) -> bool {
         self.gate.is_shadow()
     }
@@ -198,7 +210,7 @@ impl<'a> LimitStatus<'a> {
     }
 
     /// The earliest time at which the request would pass if nothing else is spent; `None` when it was let through,
-    /// and when its cost is above what the limit ever holds.
+    /// when its cost is above what the limit ever holds, and when its key is denied. For a banned key it is the rest of the ban.
     pub fn retry_after(&self) -> Option<Duration> {
         self.checked.retry_after
     }

@@ -103,7 +103,8 @@ impl Settings {
     fn refuse(&self, request: RequestHead<'_>, limited: RateLimited) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         if let Some(limit) = limited.limits().last() {
-            let status = limit.gate().refusal_status().unwrap_or(self.answer.status);
+            let status =
+                limit.gate().refusal_status().unwrap_or_else(|| self.answer.status_of(limit.refused()));
             let refusal = Refusal { request, limited: &limited, limit, status };
             if let Some(on_refusal) = &self.on_refusal {
                 on_refusal(&refusal);

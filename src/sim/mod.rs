@@ -28,6 +28,7 @@ mod measure;
 mod network;
 mod node;
 mod queue;
+mod rules;
 pub mod scenario;
 mod spread;
 mod summary;
@@ -38,7 +39,7 @@ use std::{collections::BTreeMap, time::Duration};
 use crate::{
     bands::Receipt,
     counter::PnCounter,
-    decision::Basis,
+    decision::{Basis, Refused},
     gossip::{Channel, GossipConfig, NodeIndex, Status, Transmit},
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
@@ -72,6 +73,8 @@ pub struct Answer {
     pub remaining: u64,
     /// What the decision was based on.
     pub basis: Basis,
+    /// Why it was refused, or would have been by a limit that is only tried out.
+    pub refused: Option<Refused>,
 }
 
 /// Units that a node has reserved.
@@ -321,6 +324,7 @@ impl Cluster {
             allowed: decision.is_allowed(),
             remaining: decision.remaining(),
             basis: decision.basis(),
+            refused: decision.refused().or(decision.would_have_been()),
         };
         let definition = &self.limits[limit];
         let level_at = self.level_at(limit, key);

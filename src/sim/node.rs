@@ -9,6 +9,7 @@ use super::{START, Traffic, WALL_START};
 use crate::{
     bands::Bands,
     gossip::{Channel, Gossip, GossipConfig},
+    key::KeyHasher,
     limit::Limit,
     node::Incarnation,
     table::{Table, marks::Wake},
@@ -54,6 +55,8 @@ impl Node {
     pub(super) fn start(&mut self, config: GossipConfig, limits: &[Limit], seed: u64, now: u64) {
         let limits: Vec<Bands> = limits.iter().cloned().map(Bands::new).collect();
         let tables: Vec<Arc<Table>> = limits.iter().flat_map(Bands::tables).cloned().collect();
+        // As the cluster digests its keys.
+        tables.iter().for_each(|table| table.list_keys(&KeyHasher::default()));
         let woken = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&woken);
         let wake: Wake = Arc::new(move || flag.store(true, Ordering::Relaxed));

@@ -136,6 +136,9 @@ impl Table {
                 Outcome::Denied { .. } if !mended && cell.level.mend(meter, earned, drawn) => mended = true,
                 Outcome::Denied { level } => {
                     self.count_denied(slot, cell, cost, now);
+                    if limit.punishes() {
+                        return Some(self.punish(slot, cell, key, cost, level, Waits::BY_METER, now));
+                    }
                     return Some(Decision::by_meter(limit, false, basis, level, cost, now));
                 }
                 Outcome::Contended => {}
@@ -168,7 +171,10 @@ impl Table {
                     drop(shard);
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);
-                    return Some(Decision { limit, allowed: true, basis, level, cost, now, waits });
+                    return Some(Decision {
+                        waits,
+                        ..Decision::by_meter(limit, true, basis, level, cost, now)
+                    });
                 }
                 Outcome::Denied { level } => {
                     let missing = meter.need(cost).saturating_sub(level);
@@ -178,7 +184,13 @@ impl Table {
                     };
                     drop(shard);
                     self.count_denied(slot, cell, cost, now);
-                    return Some(Decision { limit, allowed: false, basis, level, cost, now, waits });
+                    if limit.punishes() {
+                        return Some(self.punish(slot, cell, key, cost, level, waits, now));
+                    }
+                    return Some(Decision {
+                        waits,
+                        ..Decision::by_meter(limit, false, basis, level, cost, now)
+                    });
                 }
                 Outcome::Full => cell.level.put_lid_on(meter, 0, drawn),
                 Outcome::Contended => {}
@@ -260,6 +272,14 @@ impl Table {
         let spent = kept.history.parts(cut, now.mono).fold(0_i64, |sum, (_, part)| sum.saturating_add(part));
         let level = meter.capacity().saturating_sub(spent).max(-meter.max_debt());
         cell.level.set(meter, 0, self.drawn(cell, now), level);
+    }
+
+    /// Forgets what is within the window of a key, where it slides; returns whether it does.
+    pub(super) fn empty_history(&self, slot: u32, cell: &Cell, now: Now) -> bool {
+        if self.histories.is_some() {
+            self.settle_in_history(slot, cell, -i64::MAX, 0, now);
+        }
+        self.histories.is_some()
     }
 
     /// Puts `amount` that was spent here back into the level, but nothing above the capacity.

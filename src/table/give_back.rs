@@ -280,6 +280,17 @@ impl Table {
         given
     }
 
+    /// Gives back all that this node spent on the key in the current epoch, and fills its level.
+    pub(super) fn give_all_back(&self, slot: u32, cell: &Cell, now: Now) {
+        let _held = self.stripes.hold(slot);
+        self.give_back_held(slot, cell, cell.level.spent(), u64::MAX, now);
+        let meter = self.meter();
+        if self.empty_history(slot, cell, now) {
+            return;
+        }
+        cell.level.set(meter, self.earned(cell, now), self.drawn(cell, now), meter.capacity());
+    }
+
     /// Ends the epoch of this node's share, which holds `last`, of the window `last_window`: later units are of the next
     /// epoch, and so are refunds of the window `window`, and those for which `last` has no room. Returns what `last` comes to.
     pub(crate) fn end_epoch(

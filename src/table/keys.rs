@@ -72,6 +72,10 @@ impl Table {
         shard.insert(hash, (slot, SharedValue::new(())), |(slot, _)| {
             self.slab.get(*slot).map_or(0, |cell| hash_of(cell.key()))
         });
+        drop(shard);
+        if self.rules.is_any() {
+            self.mark_new(key, now);
+        }
         Some(slot)
     }
 

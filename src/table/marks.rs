@@ -66,7 +66,15 @@ impl Marks {
             urgent.push(slot);
             urgent.len() == 1
         };
-        if let (true, Some(wake)) = (first, self.wake.get()) {
+        if first {
+            self.wake();
+        }
+    }
+
+    /// Wakes the gossip.
+    #[cold]
+    pub(super) fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
             wake();
         }
     }

@@ -344,3 +344,30 @@ fn addresses_of_peers_are_addresses_or_names_with_a_port() {
         assert!(built(bad).is_err(), "{bad} was taken");
     }
 }
+
+#[test]
+fn penalties_and_lists_come_out_as_they_were_written() {
+    let text = "
+        [[limit]]
+        name = \"logins\"
+        rate = \"100/day\"
+        on_exceed = { ban = \"24h\" }
+        count_denied = true
+        shadow = true
+        allow = [\"10.0.0.0/8\", \"key:internal-batch\"]
+        deny = [\"10.1.0.0/16\"]
+    ";
+    let read = limits_from_toml(text, "text").unwrap();
+    let built = Limit::token_bucket("logins", Quota::per_day(100))
+        .ban_on_exceed(Duration::from_secs(86_400))
+        .count_denied(true)
+        .shadow(true)
+        .allow("10.0.0.0/8")
+        .allow("key:internal-batch")
+        .deny("10.1.0.0/16")
+        .build()
+        .unwrap();
+    assert_eq!(read, [built]);
+    assert!(read[0].is_shadow() && read[0].counts_denied());
+    assert_eq!(read[0].ban_on_exceed(), Some(Duration::from_secs(86_400)));
+}

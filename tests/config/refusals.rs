@@ -57,6 +57,43 @@ fn a_refusal_names_file_line_key_value_and_what_would_do() {
         (with("\"1000/s\"", "\"0/s\""), &[":34:1: limit[0].rate (of \"api\") = 0", "1 to 2^40 units"]),
         (with("burst = 50", "burst = 0"), &[":35:1: limit[0].burst (of \"api\") = 0", "1 to 2^40 units"]),
         (
+            with("burst = 50", "on_exceed = { ban = \"500d\" }"),
+            &["limit[0].on_exceed.ban (of \"api\")", "at most 400 days"],
+        ),
+        (
+            with("burst = 50", "on_exceed = { ban = \"soon\" }"),
+            &["limit[0].on_exceed.ban (of \"api\"): \"soon\" is not a duration"],
+        ),
+        (
+            with("burst = 50", "on_exceed = {}"),
+            &[":35:1: limit[0].on_exceed.ban (of \"api\") is missing", "24h"],
+        ),
+        (
+            with("burst = 50", "on_exceed = { bann = \"1h\" }"),
+            &["limit[0].on_exceed.bann is not a known key; did you mean ban?"],
+        ),
+        (
+            with("burst = 50", "on_exceed = \"1h\""),
+            &["limit[0].on_exceed is string \"1h\"; it takes what a refusal entails"],
+        ),
+        (
+            with("burst = 50", "shadow = \"yes\""),
+            &["limit[0].shadow is string \"yes\"; it takes true or false"],
+        ),
+        (
+            with("burst = 50", "count_denied = 1"),
+            &["limit[0].count_denied is integer 1; it takes true or false"],
+        ),
+        (
+            with("burst = 50", "allow = \"10.0.0.0/8\""),
+            &["limit[0].allow is string \"10.0.0.0/8\"; it takes a list"],
+        ),
+        (
+            with("burst = 50", "deny = [\"10.0.0.0/8\", \"10.0.0.1/8\"]"),
+            &[":35:1: limit[0].deny (of \"api\") = \"10.0.0.1/8\"", "10.0.0.0/8", "key:"],
+        ),
+        (with("burst = 50", "allow = [\"alice\"]"), &["limit[0].allow (of \"api\") = \"alice\"", "key:"]),
+        (
             with("burst = 50", "brust = 50"),
             &[":35:1: limit[0].brust is not a known key; did you mean burst?"],
         ),

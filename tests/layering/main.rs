@@ -16,7 +16,7 @@ const MAX_FUNCTION_LINES: usize = 90;
 const CORE: [&[&str]; 7] = [
     &["time", "node", "key"],
     &["algorithm"],
-    &["limit", "counter", "decision", "error"],
+    &["limit", "counter", "decision", "error", "lists", "notice"],
     &["table", "bands"],
     &["ledger"],
     &["gossip"],

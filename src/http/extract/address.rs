@@ -319,6 +319,15 @@ impl KeyExtractor for ClientIp {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
         self.network(request).map(|address| hasher.key(address))
     }
+
+    /// Lists go by the address itself, not by the network that the client is limited by.
+    fn key_and_address(
+        &self,
+        request: &RequestHead<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        Ok((self.key(request, hasher)?, Some(self.address(request)?)))
+    }
 }
 
 impl ForwardedField {

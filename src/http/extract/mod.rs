@@ -13,7 +13,7 @@ mod header;
 pub use address::{ClientIp, ForwardedField, NetworkError, Peer, PeerAddr, TrustedProxies};
 pub use header::{BearerToken, Header};
 
-use std::{any::type_name, borrow::Cow, fmt, marker::PhantomData};
+use std::{any::type_name, borrow::Cow, fmt, marker::PhantomData, net::IpAddr};
 
 use http::{HeaderName, StatusCode};
 
@@ -29,6 +29,20 @@ pub trait KeyExtractor: Send + Sync {
     /// # Errors
     /// [`MissingKey`] where the request has nothing to be told by, or has it empty; nothing has been spent.
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey>;
+
+    /// The same, with the address of the client where the key is of an address: the limit's lists of networks apply to it.
+    ///
+    /// Unless implemented, there is none.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    fn key_and_address(
+        &self,
+        request: &RequestHead<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        self.key(request, hasher).map(|key| (key, None))
+    }
 
     /// Falls back to `other` where this finds nothing.
     ///
@@ -148,6 +162,15 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
         self.preferred.key(request, hasher).or_else(|_| self.fallback.key(request, hasher))
     }
+
+    fn key_and_address(
+        &self,
+        request: &RequestHead<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        let preferred = self.preferred.key_and_address(request, hasher);
+        preferred.or_else(|_| self.fallback.key_and_address(request, hasher))
+    }
 }
 
 /// Counts by what `find` gives; `None`, and an empty string, are a missing key.
@@ -175,8 +198,18 @@ where
     K: KeySource,
 {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
-        let found = (self.0)(request).map(|source| hasher.key(source));
-        found.filter(|key| !is_empty(*key, hasher)).ok_or(MissingKey::new("something to tell its sender by"))
+        self.key_and_address(request, hasher).map(|(key, _)| key)
+    }
+
+    fn key_and_address(
+        &self,
+        request: &RequestHead<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        let found = (self.0)(request).map(|source| (hasher.key(&source), source.address()));
+        found
+            .filter(|(key, _)| !is_empty(*key, hasher))
+            .ok_or(MissingKey::new("something to tell its sender by"))
     }
 }
 
@@ -216,8 +249,19 @@ where
     F: for<'a> Fn(&'a T) -> &'a K + Send + Sync,
 {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
-        let found = request.extensions().get::<T>().map(|value| hasher.key((self.part)(value)));
-        found.filter(|key| !is_empty(*key, hasher)).ok_or(MissingKey(Missing::Extension(type_name::<T>())))
+        self.key_and_address(request, hasher).map(|(key, _)| key)
+    }
+
+    fn key_and_address(
+        &self,
+        request: &RequestHead<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<(Key, Option<IpAddr>), MissingKey> {
+        let part = request.extensions().get::<T>().map(|value| (self.part)(value));
+        let found = part.map(|part| (hasher.key(part), part.address()));
+        found
+            .filter(|(key, _)| !is_empty(*key, hasher))
+            .ok_or(MissingKey(Missing::Extension(type_name::<T>())))
     }
 }
 

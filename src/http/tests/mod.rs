@@ -3,6 +3,7 @@
 mod answers;
 mod counting;
 mod gates;
+mod rules;
 mod watching;
 
 use std::convert::Infallible;
