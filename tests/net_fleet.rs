@@ -4,7 +4,7 @@
 mod fleet;
 
 use fleet::{Fleet, admitted, eventually};
-use ratemesh::{Basis, Limit, PeerState, Quota};
+use ratemesh::{Basis, Limit, PeerState, Quota, Refusal};
 
 const KEY: &str = "alice";
 
@@ -41,6 +41,28 @@ async fn a_refund_reaches_the_others() {
     fleet.agrees(KEY, 70).await;
     assert_eq!(fleet.limiter(0).refund(KEY, 10), 10);
     fleet.agrees(KEY, 80).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_limits_and_quotas_are_asked_together_and_settled_for_the_fleet() {
+    let other =
+        Limit::token_bucket("other", Quota::per_day(50)).and(Quota::per_hour(40)).build().expect("a limit");
+    let fleet = Fleet::start(2, &[bucket(100), other]).await;
+    let mesh = fleet.mesh(0);
+    let refused = mesh.check_all([("api", KEY, 10), ("other", KEY, 41)]).unwrap_err();
+    assert!(matches!((refused.index, refused.refusal), (1, Refusal::Cost(error)) if error.capacity() == 40));
+    let unknown = mesh.check_all([("api", KEY, 10), ("none", KEY, 1)]).unwrap_err();
+    assert!(matches!((unknown.index, unknown.refusal), (1, Refusal::NoSuchLimit)));
+    mesh.check_all([("api", KEY, 10), ("other", KEY, 35)]).expect("both have the units");
+    let api = fleet.limiter(0);
+    let other = mesh.limiter("other").expect("the limit");
+    assert_eq!(mesh.check_all([(&api, KEY, 10), (&other, KEY, 6)]).unwrap_err().index, 1);
+    let permits = mesh.reserve_all([("api", KEY, 20), ("other", KEY, 5)]).expect("both have the units");
+    fleet.agrees(KEY, 70).await;
+    permits.refund();
+    fleet.agrees(KEY, 90).await;
+    let elsewhere = fleet.mesh(1).limiter("other").expect("the limit");
+    eventually("the shorter quota", || elsewhere.peek(KEY).remaining() == 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
