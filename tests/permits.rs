@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratemesh::{Limit, Limiter, ManualClock, OnFull, Permit, Quota, Refusal, Refused};
+use ratemesh::{Limit, Limiter, ManualClock, OnFull, Permit, Quota, Refusal, OwnedRefusal};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,13 +52,13 @@ fn a_debt_is_repaid_before_more_is_admitted_and_goes_only_so_deep() {
 #[test]
 fn what_is_refused_says_why_and_spends_nothing() {
     fn call(limiter: &Limiter) -> Result<Permit, Box<dyn std::error::Error>> {
-        Ok(limiter.reserve("alice", 3).map_err(Refused::from)?)
+        Ok(limiter.reserve("alice", 3).map_err(OwnedRefusal::from)?)
     }
     let (limiter, _) = bucket(Quota::per_second(1), 5);
     drop(call(&limiter).unwrap());
     let error = call(&limiter).unwrap_err();
     assert_eq!(error.to_string(), "the limit \"api\" refused 3 units; try again in 1.0s");
-    assert_eq!(error.downcast::<Refused>().unwrap().retry_after().unwrap().as_millis(), 1_000);
+    assert_eq!(error.downcast::<OwnedRefusal>().unwrap().retry_after().unwrap().as_millis(), 1_000);
     let error = limiter.reserve("alice", 6).unwrap_err();
     assert!(matches!(error, Refusal::Cost(error) if (error.cost(), error.capacity()) == (6, 5)));
     assert_eq!((error.retry_after(), left(&limiter)), (None, 2));
