@@ -106,7 +106,7 @@ impl Mesh {
     /// entry names its limit, or is a limiter.
     ///
     /// ```no_run
-    /// # fn login(mesh: &ratemesh::Mesh, address: std::net::IpAddr, name: &str) -> Result<(), ratemesh::Refused> {
+    /// # fn login(mesh: &ratemesh::Mesh, address: std::net::IpAddr, name: &str) -> Result<(), ratemesh::OwnedRefusal> {
     /// let by_address = mesh.limiter("by-address").ok_or(ratemesh::Refusal::NoSuchLimit)?;
     /// mesh.check_all([("by-address", by_address.key(address), 1), ("by-name", by_address.key(name), 1)])?;
     /// # Ok(())

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ratemesh::{Limit, Limiter, ManualClock, Permit, Quota, Refusal, Refused};
+use ratemesh::{Limit, Limiter, ManualClock, OwnedRefusal, Permit, Quota, Refusal};
 use tokio::task::JoinHandle;
 
 const MILLI: Duration = Duration::from_millis(1);
@@ -143,7 +143,7 @@ async fn a_full_line_refuses_at_once() {
     let refused = limiter.acquire("alice", 3).await.unwrap_err();
     assert!(matches!(refused, Refusal::QueueFull(_)), "{refused}");
     assert_eq!(
-        Refused::from(refused).to_string(),
+        OwnedRefusal::from(refused).to_string(),
         "the limit \"api\" lets requests for 6 units wait, and there is no place for 3 more"
     );
     drop(wait(&limiter, 2, 1, &served));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratemesh::{Limit, Limiter, ManualClock, OnFull, Permit, Quota, Refusal, OwnedRefusal};
+use ratemesh::{Limit, Limiter, ManualClock, OnFull, OwnedRefusal, Permit, Quota, Refusal};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -145,6 +145,7 @@ impl Fleet {
             synced: self.synced,
             wall_ms: self.now.wall.as_unix_nanos() / 1_000_000,
             progress,
+            notices: Vec::new(),
         })
     }
 
