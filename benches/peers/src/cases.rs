@@ -8,6 +8,7 @@ use crate::{
     measure::{Effort, Keys, Runner, rounds},
     memory::held_by,
     report::{Row, Target},
+    served::Served,
     subjects::{ClockReading, Governor, Guard, Plan, Subject, cached_clock, governor},
 };
 
@@ -18,6 +19,7 @@ pub const GOVERNOR: &str = "governor";
 pub const CACHED: &str = "governor, cached clock";
 pub const RATEGUARD: &str = "rateguard";
 pub const INSTANT: &str = "Instant::now";
+const BARE: &str = "no layer";
 
 /// Where a limiter of ratemesh comes from: one of a plan, alone; or, with live peers, one of a mesh.
 pub type Limiters<'a> = &'a dyn Fn(Plan) -> Result<Limiter, Failure>;
@@ -155,6 +157,16 @@ const CASES: &[Case] = &[
         targets: &[],
     },
     Case {
+        name: "HTTP layer, added to a call",
+        run: |bench| bench.layers(Plan::Ample),
+        targets: &[Target::at_most(RATEMESH, GOVERNOR, 1.2)],
+    },
+    Case {
+        name: "HTTP layer, refused call",
+        run: |bench| bench.layers(Plan::Scarce),
+        targets: &[],
+    },
+    Case {
         name: MEMORY,
         run: |bench| bench.bytes_per_key(),
         targets: &[],
@@ -266,6 +278,25 @@ impl<'a> Bench<'a> {
             Runner::first_checks(RATEGUARD, || Guard::new(plan, MANY), keys),
         ];
         self.medians(plan, &mut runners)
+    }
+
+    /// What a layer adds to one call of a service that answers at once: ratemesh's, and tower_governor's in governor's
+    /// column. A call that is refused does not reach the service.
+    fn layers(&self, plan: Plan) -> Result<Vec<(&'static str, f64)>, Failure> {
+        let keys = Keys::new(&self.strings[..1]);
+        let (period, burst) = plan.governors_terms();
+        let mut runners = vec![
+            Runner::in_turn(RATEMESH, Served::limited(Limiter::new(plan.limit()?)), &keys),
+            Runner::in_turn(GOVERNOR, Served::governed(period, burst)?, &keys),
+        ];
+        if plan == Plan::Ample {
+            runners.push(Runner::in_turn(BARE, Served::bare(), &keys));
+        }
+        let mut figures = self.medians(plan, &mut runners)?;
+        if let Some((_, bare)) = figures.pop_if(|(name, _)| *name == BARE) {
+            figures.iter_mut().for_each(|(_, nanos)| *nanos -= bare);
+        }
+        Ok(figures)
     }
 
     fn medians(&self, plan: Plan, runners: &mut [Runner<'_>]) -> Result<Vec<(&'static str, f64)>, Failure> {
