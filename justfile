@@ -56,7 +56,7 @@ simulate-speed:
 
 # Bytes, messages and the spread of news as the fleet grows.
 scale *args:
-    cargo run --release --features cli -- simulate steady --nodes 3,10,30,100,300,1000 --seeds 1 {{args}}
+    cargo run --release --features cli -- simulate hop --nodes 3,10,30,100,300,1000 --seeds 1 {{args}}
 
 # Counts the instructions of checks and merges, and fails where one takes over a tenth more than it did. `--update` keeps
 # the new figures.

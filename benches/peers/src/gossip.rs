@@ -39,7 +39,8 @@ pub struct Watch {
 /// Measures, prints, and returns the figures and whether all targets were met.
 pub fn run(watch: &Watch) -> Result<(Value, bool), Failure> {
     let peer_bytes = bytes_a_peer()?;
-    let mut keys: Vec<String> = (0..LIVE_KEYS).map(|number| format!("tenant-{number:06}/api/v1/orders/new")).collect();
+    let mut keys: Vec<String> =
+        (0..LIVE_KEYS).map(|number| format!("tenant-{number:06}/api/v1/orders/new")).collect();
     let fleet = Fleet::start(3, &[limit()?])?;
     let (bytes, filled) = held_by(|| fill(&fleet, &keys));
     filled?;
@@ -52,7 +53,9 @@ pub fn run(watch: &Watch) -> Result<(Value, bool), Failure> {
         missed(met)
     );
     println!("bytes a connected peer, on each side: {peer_bytes:.0}\n");
-    println!("| keys changed a tick | bytes a share | sender, ns a share | receiver, ns a share | both, part of a core | targets |");
+    println!(
+        "| keys changed a tick | bytes a share | sender, ns a share | receiver, ns a share | both, part of a core | targets |"
+    );
     println!("|---|---|---|---|---|---|");
     let mut costs = Vec::new();
     for changed in CHANGED {
@@ -86,7 +89,8 @@ fn limit() -> Result<Limit, Failure> {
 
 /// Spends a unit of every key on every node, no faster than the gossip follows.
 fn fill(fleet: &Fleet, keys: &[String]) -> Result<(), Failure> {
-    let limiters: Vec<Limiter> = (0..3).map(|node| fleet.limiter_of(node, LIMIT)).collect::<Result<_, _>>()?;
+    let limiters: Vec<Limiter> =
+        (0..3).map(|node| fleet.limiter_of(node, LIMIT)).collect::<Result<_, _>>()?;
     for keys in keys.chunks(100_000) {
         for limiter in &limiters {
             keys.iter().for_each(|key| {
@@ -236,7 +240,9 @@ impl Latencies {
     fn print(&mut self, changed: usize, gossip: &str, rest: &str) -> Value {
         let [half, most, nearly_all] = [0.5, 0.99, 0.999].map(|part| self.quantile(part));
         let longest = self.longest.as_micros();
-        println!("| {changed} | {gossip} | {half:.0} | {most:.0} | {nearly_all:.0} | {longest} µs | {rest} |");
+        println!(
+            "| {changed} | {gossip} | {half:.0} | {most:.0} | {nearly_all:.0} | {longest} µs | {rest} |"
+        );
         json!({
             "changed": changed, "gossip": gossip, "p50": half, "p99": most, "p99.9": nearly_all,
             "longest_nanos": self.longest.as_nanos() as u64,

@@ -14,7 +14,9 @@ use std::{
 };
 
 use ratemesh::{Config, Limit, Limiter, Mesh, NodeId, PeerState, config::TlsIdentity};
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 
 use crate::{Failure, subjects::Plan};
 
@@ -63,7 +65,8 @@ impl Fleet {
     pub fn start(nodes: usize, limits: &[Limit]) -> Result<Self, Failure> {
         let sockets: Vec<UdpSocket> =
             (0..nodes).map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
-        let addresses: Vec<SocketAddr> = sockets.iter().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
+        let addresses: Vec<SocketAddr> =
+            sockets.iter().map(UdpSocket::local_addr).collect::<Result<_, _>>()?;
         let authority = Authority::new()?;
         let mut fleet = Self { nodes: Vec::new(), used: Mutex::default() };
         for (index, socket) in sockets.into_iter().enumerate() {
@@ -122,7 +125,9 @@ impl Fleet {
 
     /// What a node has sent to all its peers.
     pub fn sent(&self, node: usize) -> Sent {
-        let Some(mesh) = self.nodes.get(node).and_then(|node| node.mesh.as_ref()) else { return Sent::default() };
+        let Some(mesh) = self.nodes.get(node).and_then(|node| node.mesh.as_ref()) else {
+            return Sent::default();
+        };
         mesh.status().gossip.peers.iter().fold(Sent::default(), |sent, peer| Sent {
             bytes: sent.bytes + peer.bytes_sent,
             messages: sent.messages + peer.messages_sent,
@@ -206,7 +211,8 @@ impl Authority {
     fn identity(&self, name: &str) -> Result<TlsIdentity, Failure> {
         let mut params = CertificateParams::new(vec![name.to_owned()])?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;
         let chain = params.signed_by(&key, &self.issuer)?.pem();
         Ok(TlsIdentity::from_pem(self.pem.as_bytes(), chain.as_bytes(), key.serialize_pem().as_bytes())?)

@@ -98,7 +98,11 @@ fn run_live(options: &Options) -> Result<bool, Failure> {
 #[cfg(feature = "live")]
 fn run_gossip(options: &Options) -> Result<bool, Failure> {
     let quick = options.effort.checks < FULL_EFFORT.checks;
-    let watch = if quick { gossip::Watch { ticks: 10, seconds: 2 } } else { gossip::Watch { ticks: 50, seconds: 10 } };
+    let watch = if quick {
+        gossip::Watch { ticks: 10, seconds: 2 }
+    } else {
+        gossip::Watch { ticks: 50, seconds: 10 }
+    };
     let (figures, met) = gossip::run(&watch)?;
     if let Some(path) = &options.json {
         fs::write(path, format!("{figures:#}\n"))?;

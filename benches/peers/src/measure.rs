@@ -52,7 +52,11 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// Checks keys in turn, going on where the last batch ended. Checks each key once before.
-    pub fn in_turn<K: Sync, S: Subject<K> + 'a>(name: &'static str, subject: S, keys: &'a Keys<'a, K>) -> Self {
+    pub fn in_turn<K: Sync, S: Subject<K> + 'a>(
+        name: &'static str,
+        subject: S,
+        keys: &'a Keys<'a, K>,
+    ) -> Self {
         keys.first.iter().for_each(|key| {
             black_box(subject.admits(key));
         });
@@ -71,7 +75,11 @@ impl<'a> Runner<'a> {
     /// The same from several threads at once, each with the keys of its own part. The time is the threads' mean, by the
     /// clock on the wall, since they may wait for each other; so batches in which something else had one of the
     /// processors are tried again.
-    pub fn in_threads<K: Sync, S: Subject<K> + 'a>(name: &'static str, subject: S, parts: &'a [&'a [K]]) -> Self {
+    pub fn in_threads<K: Sync, S: Subject<K> + 'a>(
+        name: &'static str,
+        subject: S,
+        parts: &'a [&'a [K]],
+    ) -> Self {
         parts.iter().copied().flatten().for_each(|key| {
             black_box(subject.admits(key));
         });
@@ -98,7 +106,9 @@ impl<'a> Runner<'a> {
         keys: &'a [K],
     ) -> Self {
         let batch = move |checks: usize| {
-            let Ok(subject) = make() else { return Batch { elapsed: Duration::ZERO, checks, admitted: usize::MAX } };
+            let Ok(subject) = make() else {
+                return Batch { elapsed: Duration::ZERO, checks, admitted: usize::MAX };
+            };
             let checks = checks.min(keys.len());
             let start = thread_time();
             let admitted = check_in_turn(&subject, keys, 0, checks);

@@ -85,7 +85,8 @@ impl Plan {
 
     fn governors(self) -> governor::Quota {
         let (period, burst) = self.governors_terms();
-        let quota = governor::Quota::with_period(period).unwrap_or(governor::Quota::per_second(NonZeroU32::MIN));
+        let quota =
+            governor::Quota::with_period(period).unwrap_or(governor::Quota::per_second(NonZeroU32::MIN));
         quota.allow_burst(NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN))
     }
 
