@@ -10,7 +10,7 @@ default:
     @just --list
 
 # Everything that must pass before a change lands.
-ci: lint features test test-all-features doc deny
+ci: lint features test test-all-features doc deny instructions
 
 # Formatting, and clippy over every target with every feature; a warning is an error.
 lint:
@@ -54,6 +54,27 @@ simulate-speed:
     cargo build --release --features cli --bin ratemesh
     time cargo run --release --features cli -- simulate examples/scenarios/light.toml --seeds 1000
 
-# Speed against other rate limiters, in one run.
+# Bytes, messages and the spread of news as the fleet grows.
+scale *args:
+    cargo run --release --features cli -- simulate hop --nodes 3,10,30,100,300,1000 --seeds 1 {{args}}
+
+# Counts the instructions of checks and merges, and fails where one takes over a tenth more than it did. `--update` keeps
+# the new figures.
+instructions *args:
+    benches/instructions.sh {{args}}
+
+# Speed against other rate limiters, in one run; `--json FILE` keeps the figures, `--check` fails on a missed target.
 bench-peers *args:
     cd benches/peers && cargo run --release -- {{args}}
+
+# The same with gossip that runs: two live peers, on loopback.
+bench-live *args:
+    cd benches/peers && cargo run --release --features live -- --live {{args}}
+
+# What gossip costs, and what checks feel of it.
+bench-gossip *args:
+    cd benches/peers && cargo run --release --features live -- --gossip {{args}}
+
+# Ten million keys of one request each: memory stays flat, and limits stand.
+flood keys="10000000":
+    RATEMESH_FLOOD={{keys}} cargo test --release --test keys_without_end

@@ -233,11 +233,21 @@ impl Ledger {
         }
     }
 
-    fn push(&mut self, slot: u32, entry: Entry) {
-        let slot = slot as usize;
-        if self.records.len() <= slot {
+    /// Has records up to this slot's. Grows by a sixteenth at a time: a vector's own doubling would leave up to half of
+    /// the memory of a large ledger unused.
+    fn make_room(&mut self, slot: usize) {
+        let held = self.records.len();
+        if held <= slot {
+            if self.records.capacity() <= slot {
+                self.records.reserve_exact(slot + 1 - held + (slot / 16).max(64));
+            }
             self.records.resize(slot + 1, Record::EMPTY);
         }
+    }
+
+    fn push(&mut self, slot: u32, entry: Entry) {
+        let slot = slot as usize;
+        self.make_room(slot);
         self.shares += 1;
         let Some(record) = self.records.get_mut(slot) else { return };
         if let Some(free) = record.entries.iter_mut().find(|entry| entry.actor == FREE) {
@@ -389,9 +399,7 @@ impl Ledger {
             // It earns nothing, and so nothing in vain.
             return;
         }
-        if self.records.len() <= slot {
-            self.records.resize(slot + 1, Record::EMPTY);
-        }
+        self.make_room(slot);
         let full = full_grains(meter);
         let Some(record) = self.records.get_mut(slot) else { return };
         let seen = seen(meter, cell.level.offset());

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     algorithm::level::DEAD,
     counter::Share,
+    key::Key,
     ledger::{ActorIndex, Entry, Ledger, Merged},
     limit::{Limit, OnPartition},
     table::{
@@ -485,6 +486,11 @@ impl Book {
         look
     }
 
+    /// Has the memory brought near that a share of this key will be merged in.
+    pub(super) fn look_ahead(&self, key: Key) -> usize {
+        self.table.look_ahead(key).map_or(0, |slot| self.ledger.entries(slot).count())
+    }
+
     /// Takes in a share that a peer sent; `item.age` is in half milliseconds.
     pub(super) fn take(
         &mut self,
@@ -596,7 +602,7 @@ impl Book {
 
     /// The slot of the item's key, taking it in if need be; and whether it was new.
     fn place(&mut self, item: &Item, now: Now) -> Option<(u32, bool)> {
-        match self.table.find(item.key) {
+        match self.table.find_again(item.key) {
             Some(slot) => Some((slot, false)),
             None => self.table.insert(item.key, now).map(|slot| (slot, true)),
         }

@@ -415,6 +415,7 @@ fn fine(bytes: [u8; 2]) -> f32 {
 /// Reads a frame, a part at a time.
 pub(crate) struct FrameReader<'a> {
     pub(crate) header: Header,
+    body: &'a [u8],
     decoder: DecoderImpl<SliceReader<'a>, FrameConfig, ()>,
     beats_left: u16,
     group: Option<At>,
@@ -439,7 +440,12 @@ impl<'a> FrameReader<'a> {
         let mut decoder = DecoderImpl::new(SliceReader::new(body), frame_config(), ());
         let header = Header::decode(&mut decoder)?;
         let beats_left = u16::decode(&mut decoder)?;
-        Ok(Self { header, decoder, beats_left, group: None })
+        Ok(Self { header, body, decoder, beats_left, group: None })
+    }
+
+    /// Another reader of the same frame, from its beginning.
+    pub(crate) fn again(&self) -> Result<Self, Malformed> {
+        Self::new(self.body)
     }
 
     /// The next part, or `None` at the end of the frame.

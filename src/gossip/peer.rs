@@ -14,6 +14,10 @@ pub(super) struct Known {
     pub(super) sent: u64,
     /// When.
     pub(super) sent_at: Timestamp,
+    /// Every change up to here was sent in streams, which lose nothing while the connection stands.
+    pub(super) streamed: u64,
+    /// Until when they are given to be taken in.
+    pub(super) streamed_until: Timestamp,
     /// When it was last seen to have as much as this node.
     pub(super) level_at: Timestamp,
 }

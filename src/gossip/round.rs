@@ -31,6 +31,9 @@ const MAX_SWEEP: u32 = 16_384;
 const SWEEP_HEARTBEATS: u32 = 64;
 /// Heartbeats after which a node in a small fleet passes on what a peer should have heard directly.
 const PATIENCE_HEARTBEATS: u32 = 3;
+/// Heartbeats that what was sent in a stream is given to be taken in before it is sent again: it is not lost, and a peer
+/// that has much to take in takes its time.
+const STREAM_HEARTBEATS: u32 = 10;
 /// Ranges up to this length are sent without superseded changes.
 const DEDUPLICATED: usize = 4_096;
 /// An actor with nothing left in the ledgers is forgotten after it has not been heard for so long.
@@ -258,7 +261,7 @@ impl Gossip {
             false => (Channel::Stream, STREAM_FRAME_BYTES, MAX_STREAM_FRAMES),
         };
         for number in 0..frames {
-            let payload = self.write_frame(to, &mut tellings, number == 0, bytes, now);
+            let payload = self.write_frame(to, &mut tellings, number == 0, (channel, bytes), now);
             self.push(to, channel, payload);
             if tellings.is_empty() {
                 break;
@@ -308,8 +311,9 @@ impl Gossip {
             if known.acked >= state.clock {
                 known.level_at = now.mono;
             }
-            let from =
-                if now.mono.since(known.sent_at) < retry { known.acked.max(known.sent) } else { known.acked };
+            let sent = if now.mono.since(known.sent_at) < retry { known.sent } else { 0 };
+            let streamed = if now.mono < known.streamed_until { known.streamed } else { 0 };
+            let from = known.acked.max(sent).max(streamed);
             let relayed = actor != me && direct;
             if from < state.head()
                 && !(relayed && now.mono.since(known.level_at) < patience)
@@ -344,9 +348,10 @@ impl Gossip {
         to: NodeIndex,
         tellings: &mut Vec<Telling>,
         first: bool,
-        capacity: usize,
+        (channel, capacity): (Channel, usize),
         now: Now,
     ) -> Vec<u8> {
+        let patience = self.config.heartbeat * STREAM_HEARTBEATS;
         let beats = if first { self.beats((capacity / 2 / BEAT_BYTES).min(MAX_BEATS)) } else { Vec::new() };
         let mut writer = FrameWriter::new(self.header(to, now), &beats, capacity.min(4_096));
         while let Some(telling) = tellings.first_mut() {
@@ -365,6 +370,10 @@ impl Gossip {
                 let known = peer.known_mut(actor);
                 known.sent = to_version.max(known.sent);
                 known.sent_at = now.mono;
+                if channel == Channel::Stream {
+                    known.streamed = known.sent;
+                    known.streamed_until = now.mono.after(patience);
+                }
             }
             if !done {
                 break;

@@ -8,6 +8,7 @@ use crate::{
     measure::{Effort, Keys, Runner, rounds},
     memory::held_by,
     report::{Row, Target},
+    served::Served,
     subjects::{ClockReading, Governor, Guard, Plan, Subject, cached_clock, governor},
 };
 
@@ -18,6 +19,7 @@ pub const GOVERNOR: &str = "governor";
 pub const CACHED: &str = "governor, cached clock";
 pub const RATEGUARD: &str = "rateguard";
 pub const INSTANT: &str = "Instant::now";
+const BARE: &str = "no layer";
 
 /// Where a limiter of ratemesh comes from: one of a plan, alone; or, with live peers, one of a mesh.
 pub type Limiters<'a> = &'a dyn Fn(Plan) -> Result<Limiter, Failure>;
@@ -30,7 +32,6 @@ pub struct Bench<'a> {
     strings: Vec<String>,
     integers: Vec<u64>,
 }
-
 
 /// The keys of the largest case.
 const MANY: usize = 1_000_000;
@@ -54,21 +55,13 @@ const CASES: &[Case] = &[
             Target::at_most(RATEMESH, RATEGUARD, 0.6),
         ],
     },
-    Case {
-        name: "one hot key, denied",
-        run: |bench| bench.strings_in_turn(Plan::Scarce, 1),
-        targets: &[],
-    },
+    Case { name: "one hot key, denied", run: |bench| bench.strings_in_turn(Plan::Scarce, 1), targets: &[] },
     Case {
         name: "one hot key, denied at 1,000/s",
         run: |bench| bench.strings_in_turn(Plan::Fast, 1),
         targets: &[],
     },
-    Case {
-        name: "4,096 keys in turn",
-        run: |bench| bench.strings_in_turn(Plan::Ample, FEW),
-        targets: &[],
-    },
+    Case { name: "4,096 keys in turn", run: |bench| bench.strings_in_turn(Plan::Ample, FEW), targets: &[] },
     Case {
         name: "4,096 keys in turn, denied",
         run: |bench| bench.strings_in_turn(Plan::Scarce, FEW),
@@ -79,11 +72,7 @@ const CASES: &[Case] = &[
         run: |bench| bench.strings_in_turn(Plan::Full, FEW),
         targets: &[],
     },
-    Case {
-        name: "100,000 random keys",
-        run: |bench| bench.strings_in_turn(Plan::Ample, SOME),
-        targets: &[],
-    },
+    Case { name: "100,000 random keys", run: |bench| bench.strings_in_turn(Plan::Ample, SOME), targets: &[] },
     Case {
         name: "100,000 random keys, denied",
         run: |bench| bench.strings_in_turn(Plan::Scarce, SOME),
@@ -104,21 +93,9 @@ const CASES: &[Case] = &[
         run: |bench| bench.strings_in_turn(Plan::Scarce, MANY),
         targets: &[],
     },
-    Case {
-        name: "one hot u64 key",
-        run: |bench| bench.integers_in_turn(1),
-        targets: &[],
-    },
-    Case {
-        name: "100,000 random u64 keys",
-        run: |bench| bench.integers_in_turn(SOME),
-        targets: &[],
-    },
-    Case {
-        name: "1,000,000 random u64 keys",
-        run: |bench| bench.integers_in_turn(MANY),
-        targets: &[],
-    },
+    Case { name: "one hot u64 key", run: |bench| bench.integers_in_turn(1), targets: &[] },
+    Case { name: "100,000 random u64 keys", run: |bench| bench.integers_in_turn(SOME), targets: &[] },
+    Case { name: "1,000,000 random u64 keys", run: |bench| bench.integers_in_turn(MANY), targets: &[] },
     Case {
         name: "2 threads, one hot key",
         run: |bench| bench.in_threads(Plan::Ample, |strings| vec![&strings[..1], &strings[..1]]),
@@ -144,21 +121,15 @@ const CASES: &[Case] = &[
         run: |bench| bench.handle(),
         targets: &[Target::at_most(HANDLE, INSTANT, 0.5)],
     },
+    Case { name: "a handle, two threads", run: |bench| bench.handle_in_threads(), targets: &[] },
+    Case { name: "first check of a new key", run: |bench| bench.first_checks(), targets: &[] },
     Case {
-        name: "a handle, two threads",
-        run: |bench| bench.handle_in_threads(),
-        targets: &[],
+        name: "HTTP layer, added to a call",
+        run: |bench| bench.layers(Plan::Ample),
+        targets: &[Target::at_most(RATEMESH, GOVERNOR, 1.2)],
     },
-    Case {
-        name: "first check of a new key",
-        run: |bench| bench.first_checks(),
-        targets: &[],
-    },
-    Case {
-        name: MEMORY,
-        run: |bench| bench.bytes_per_key(),
-        targets: &[],
-    },
+    Case { name: "HTTP layer, refused call", run: |bench| bench.layers(Plan::Scarce), targets: &[] },
+    Case { name: MEMORY, run: |bench| bench.bytes_per_key(), targets: &[] },
 ];
 
 /// The one case that measures bytes, not nanoseconds.
@@ -176,7 +147,8 @@ impl<'a> Bench<'a> {
 
     /// Runs the cases whose names contain one of the patterns, and tells of each row when it is there.
     pub fn run(&self, patterns: &[String], mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, Failure> {
-        let wanted = |case: &&Case| patterns.is_empty() || patterns.iter().any(|pattern| case.name.contains(pattern));
+        let wanted =
+            |case: &&Case| patterns.is_empty() || patterns.iter().any(|pattern| case.name.contains(pattern));
         let mut rows = Vec::new();
         for case in CASES.iter().filter(wanted) {
             let row = Row { case: case.name, figures: (case.run)(self)?, targets: case.targets };
@@ -268,6 +240,25 @@ impl<'a> Bench<'a> {
         self.medians(plan, &mut runners)
     }
 
+    /// What a layer adds to one call of a service that answers at once: ratemesh's, and tower_governor's in governor's
+    /// column. A call that is refused does not reach the service.
+    fn layers(&self, plan: Plan) -> Result<Vec<(&'static str, f64)>, Failure> {
+        let keys = Keys::new(&self.strings[..1]);
+        let (period, burst) = plan.governors_terms();
+        let mut runners = vec![
+            Runner::in_turn(RATEMESH, Served::limited(Limiter::new(plan.limit()?)), &keys),
+            Runner::in_turn(GOVERNOR, Served::governed(period, burst)?, &keys),
+        ];
+        if plan == Plan::Ample {
+            runners.push(Runner::in_turn(BARE, Served::bare(), &keys));
+        }
+        let mut figures = self.medians(plan, &mut runners)?;
+        if let Some((_, bare)) = figures.pop_if(|(name, _)| *name == BARE) {
+            figures.iter_mut().for_each(|(_, nanos)| *nanos -= bare);
+        }
+        Ok(figures)
+    }
+
     fn medians(&self, plan: Plan, runners: &mut [Runner<'_>]) -> Result<Vec<(&'static str, f64)>, Failure> {
         let medians = rounds(plan, runners, self.effort)?;
         Ok(runners.iter().map(|runner| runner.name).zip(medians).collect())
@@ -275,11 +266,18 @@ impl<'a> Bench<'a> {
 
     /// What each limiter holds for each of a million live keys: as asked of the allocator, the keys' own copies included.
     fn bytes_per_key(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
-        fn each<S: Subject<String>>(make: impl FnOnce() -> Result<S, Failure>, keys: &[String]) -> Result<f64, Failure> {
+        fn each<S: Subject<String>>(
+            make: impl FnOnce() -> Result<S, Failure>,
+            keys: &[String],
+        ) -> Result<f64, Failure> {
             let (bytes, subject) = held_by(|| {
                 let subject = make()?;
                 let admitted = keys.iter().filter(|key| subject.admits(key)).count();
-                if admitted == keys.len() { Ok(subject) } else { Err(Failure::from("not all keys were admitted")) }
+                if admitted == keys.len() {
+                    Ok(subject)
+                } else {
+                    Err(Failure::from("not all keys were admitted"))
+                }
             });
             drop(subject?);
             Ok(bytes as f64 / keys.len() as f64)

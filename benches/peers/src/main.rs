@@ -5,10 +5,13 @@
 
 mod cases;
 #[cfg(feature = "live")]
+mod gossip;
+#[cfg(feature = "live")]
 mod live;
 mod measure;
 mod memory;
 mod report;
+mod served;
 mod subjects;
 
 use std::{error::Error, fs, path::PathBuf, process::ExitCode};
@@ -31,23 +34,28 @@ usage: ratemesh-peers [OPTIONS]
   --only PATTERN   only the cases whose names contain PATTERN; may be given more than once
   --json FILE      writes the figures to FILE, too
   --live           also measures with two live peers on loopback (needs the feature `live`)
+  --gossip         measures what gossip costs instead, on a fleet of three (needs the feature `live`)
   --check          fails if a target is missed
 ";
+
+const FULL_EFFORT: Effort = Effort { rounds: 31, checks: 200_000 };
 
 struct Options {
     effort: Effort,
     only: Vec<String>,
     json: Option<PathBuf>,
     live: bool,
+    gossip: bool,
     check: bool,
 }
 
 fn options() -> Result<Option<Options>, lexopt::Error> {
     let mut options = Options {
-        effort: Effort { rounds: 31, checks: 200_000 },
+        effort: FULL_EFFORT,
         only: Vec::new(),
         json: None,
         live: false,
+        gossip: false,
         check: false,
     };
     let mut rounds = None;
@@ -59,6 +67,7 @@ fn options() -> Result<Option<Options>, lexopt::Error> {
             Arg::Long("only") => options.only.push(parser.value()?.string()?),
             Arg::Long("json") => options.json = Some(parser.value()?.into()),
             Arg::Long("live") => options.live = true,
+            Arg::Long("gossip") => options.gossip = true,
             Arg::Long("check") => options.check = true,
             Arg::Long("help") | Arg::Short('h') => return Ok(None),
             other => return Err(other.unexpected()),
@@ -82,8 +91,28 @@ fn run(options: &Options, live: Option<Limiters<'_>>) -> Result<bool, Failure> {
 
 #[cfg(feature = "live")]
 fn run_live(options: &Options) -> Result<bool, Failure> {
-    let fleet = live::Fleet::start()?;
+    let fleet = live::Fleet::for_cases()?;
     run(options, Some(&|plan| fleet.limiter(plan)))
+}
+
+#[cfg(feature = "live")]
+fn run_gossip(options: &Options) -> Result<bool, Failure> {
+    let quick = options.effort.checks < FULL_EFFORT.checks;
+    let watch = if quick {
+        gossip::Watch { ticks: 10, seconds: 2 }
+    } else {
+        gossip::Watch { ticks: 50, seconds: 10 }
+    };
+    let (figures, met) = gossip::run(&watch)?;
+    if let Some(path) = &options.json {
+        fs::write(path, format!("{figures:#}\n"))?;
+    }
+    Ok(met)
+}
+
+#[cfg(not(feature = "live"))]
+fn run_gossip(_: &Options) -> Result<bool, Failure> {
+    Err("built without the feature `live`".into())
 }
 
 #[cfg(not(feature = "live"))]
@@ -103,7 +132,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let outcome = if options.live { run_live(&options) } else { run(&options, None) };
+    let outcome = match (options.gossip, options.live) {
+        (true, _) => run_gossip(&options),
+        (false, true) => run_live(&options),
+        (false, false) => run(&options, None),
+    };
     match outcome {
         Ok(met) if met || !options.check => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// One batch of checks: how long it took, and how many were admitted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Batch {
     pub elapsed: Duration,
     pub checks: usize,
@@ -52,7 +52,11 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// Checks keys in turn, going on where the last batch ended. Checks each key once before.
-    pub fn in_turn<K: Sync, S: Subject<K> + 'a>(name: &'static str, subject: S, keys: &'a Keys<'a, K>) -> Self {
+    pub fn in_turn<K: Sync, S: Subject<K> + 'a>(
+        name: &'static str,
+        subject: S,
+        keys: &'a Keys<'a, K>,
+    ) -> Self {
         keys.first.iter().for_each(|key| {
             black_box(subject.admits(key));
         });
@@ -69,27 +73,28 @@ impl<'a> Runner<'a> {
     }
 
     /// The same from several threads at once, each with the keys of its own part. The time is the threads' mean, by the
-    /// clock on the wall, since they may wait for each other.
-    pub fn in_threads<K: Sync, S: Subject<K> + 'a>(name: &'static str, subject: S, parts: &'a [&'a [K]]) -> Self {
+    /// clock on the wall, since they may wait for each other; so batches in which something else had one of the
+    /// processors are tried again.
+    pub fn in_threads<K: Sync, S: Subject<K> + 'a>(
+        name: &'static str,
+        subject: S,
+        parts: &'a [&'a [K]],
+    ) -> Self {
         parts.iter().copied().flatten().for_each(|key| {
             black_box(subject.admits(key));
         });
         let batch = move |checks| {
-            let barrier = Barrier::new(parts.len());
-            let of_thread = |keys: &[K]| {
-                barrier.wait();
-                let start = Instant::now();
-                let admitted = check_in_turn(&subject, keys, 0, checks);
-                (start.elapsed(), admitted)
-            };
-            let all: Vec<(Duration, usize)> = std::thread::scope(|scope| {
-                let of_thread = &of_thread;
-                let threads: Vec<_> = parts.iter().map(|keys| scope.spawn(move || of_thread(keys))).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
-            });
-            let elapsed: Duration = all.iter().map(|(elapsed, _)| elapsed).sum();
-            let admitted = all.iter().map(|(_, admitted)| admitted).sum();
-            Batch { elapsed, checks: checks * parts.len(), admitted }
+            let mut best: Option<(f64, Batch)> = None;
+            for _ in 0..ATTEMPTS {
+                let (share, batch) = one_batch_in_threads(&subject, parts, checks);
+                if best.is_none_or(|(least, _)| share > least) {
+                    best = Some((share, batch));
+                }
+                if share >= UNDISTURBED {
+                    break;
+                }
+            }
+            best.map_or(Batch::default(), |(_, batch)| batch)
         };
         Self { name, batch: Box::new(batch) }
     }
@@ -101,7 +106,9 @@ impl<'a> Runner<'a> {
         keys: &'a [K],
     ) -> Self {
         let batch = move |checks: usize| {
-            let Ok(subject) = make() else { return Batch { elapsed: Duration::ZERO, checks, admitted: usize::MAX } };
+            let Ok(subject) = make() else {
+                return Batch { elapsed: Duration::ZERO, checks, admitted: usize::MAX };
+            };
             let checks = checks.min(keys.len());
             let start = thread_time();
             let admitted = check_in_turn(&subject, keys, 0, checks);
@@ -109,6 +116,41 @@ impl<'a> Runner<'a> {
         };
         Self { name, batch: Box::new(batch) }
     }
+}
+
+/// How often a batch in several threads is tried, and the part of its time in which its threads have to have run.
+const ATTEMPTS: usize = 6;
+const UNDISTURBED: f64 = 0.97;
+
+/// What one thread of a batch measured.
+#[derive(Clone, Copy, Default)]
+struct InThread {
+    elapsed: Duration,
+    ran: Duration,
+    admitted: usize,
+}
+
+/// One batch in several threads, and the smallest part of its time that one of them ran.
+fn one_batch_in_threads<K: Sync, S: Subject<K>>(subject: &S, parts: &[&[K]], checks: usize) -> (f64, Batch) {
+    let barrier = Barrier::new(parts.len());
+    let in_thread = |keys: &[K]| {
+        barrier.wait();
+        let (start, ran) = (Instant::now(), thread_time());
+        let admitted = check_in_turn(subject, keys, 0, checks);
+        InThread { elapsed: start.elapsed(), ran: thread_time() - ran, admitted }
+    };
+    let threads: Vec<InThread> = std::thread::scope(|scope| {
+        let in_thread = &in_thread;
+        let threads: Vec<_> = parts.iter().map(|keys| scope.spawn(move || in_thread(keys))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    let share = |thread: &InThread| thread.ran.as_secs_f64() / thread.elapsed.as_secs_f64();
+    let batch = Batch {
+        elapsed: threads.iter().map(|thread| thread.elapsed).sum(),
+        checks: checks * parts.len(),
+        admitted: threads.iter().map(|thread| thread.admitted).sum(),
+    };
+    (threads.iter().map(share).fold(1.0, f64::min), batch)
 }
 
 /// The processor time that this thread has had, which leaves out what else the machine does meanwhile.

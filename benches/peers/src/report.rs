@@ -102,9 +102,13 @@ pub fn print_summary(rows: &[Row]) -> bool {
     let scaling = scaling(rows);
     if let Some(scaling) = scaling {
         let verdict = if scaling >= SCALING { "" } else { "MISSED: " };
-        println!("\n{verdict}throughput of 2 threads on distinct keys: {scaling:.2} × one thread's (target: ≥ {SCALING})");
+        println!(
+            "\n{verdict}throughput of 2 threads on distinct keys: {scaling:.2} × one thread's (target: ≥ {SCALING})"
+        );
     }
-    let missed = |row: &Row| row.targets.iter().any(|target| row.ratio(target).is_some_and(|ratio| ratio > target.most));
+    let missed = |row: &Row| {
+        row.targets.iter().any(|target| row.ratio(target).is_some_and(|ratio| ratio > target.most))
+    };
     scaling.is_none_or(|scaling| scaling >= SCALING) && !rows.iter().any(missed)
 }
 
@@ -113,9 +117,7 @@ pub fn json(rows: &[Row], rounds: usize, checks: usize) -> Value {
     let row = |row: &Row| {
         let figures: serde_json::Map<_, _> =
             row.figures.iter().map(|(name, figure)| ((*name).to_owned(), json!(figure))).collect();
-        let target = |target: &Target| {
-            json!({ "of": target.of, "against": target.against, "at_most": target.most, "ratio": row.ratio(target) })
-        };
+        let target = |target: &Target| json!({ "of": target.of, "against": target.against, "at_most": target.most, "ratio": row.ratio(target) });
         let targets: Vec<Value> = row.targets.iter().map(target).collect();
         json!({ "case": row.case, "unit": row.unit(), "medians": figures, "targets": targets })
     };

@@ -39,8 +39,8 @@ pub enum Plan {
     /// A thousand units a second, asked for much faster: nearly every request is refused, and each refusal depends on
     /// the exact time.
     Fast,
-    /// Every request is admitted, and a key that was left alone for a hundredth of a second finds its bucket full
-    /// again, as most keys of a service under no attack do.
+    /// Every request is admitted, and finds its key's bucket full again, as with most keys of a service under no attack:
+    /// a million units a second, and a second's burst.
     Full,
 }
 
@@ -69,26 +69,35 @@ impl Plan {
 
     /// The limit as ratemesh takes it.
     pub fn limit(self) -> Result<Limit, Failure> {
+        self.limit_named(self.name())
+    }
+
+    /// The same under another name.
+    pub fn limit_named(self, name: &str) -> Result<Limit, Failure> {
         let (quota, burst) = match self {
             Self::Ample => (Quota::per_hour(1), 1 << 40),
             Self::Scarce => (Quota::per_hour(1), 1),
             Self::Fast => (Quota::per_second(1_000), 1),
-            Self::Full => (Quota::per_second(100_000_000), 1_000_000),
+            Self::Full => (Quota::per_second(1_000_000), 1_000_000),
         };
-        Ok(Limit::token_bucket(self.name(), quota).burst(burst).max_keys(MAX_KEYS).build()?)
+        Ok(Limit::token_bucket(name, quota).burst(burst).max_keys(MAX_KEYS).build()?)
     }
 
     fn governors(self) -> governor::Quota {
-        let with = |period: Duration, burst: u32| {
-            let quota = governor::Quota::with_period(period).unwrap_or(governor::Quota::per_second(NonZeroU32::MIN));
-            quota.allow_burst(NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN))
-        };
+        let (period, burst) = self.governors_terms();
+        let quota =
+            governor::Quota::with_period(period).unwrap_or(governor::Quota::per_second(NonZeroU32::MIN));
+        quota.allow_burst(NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN))
+    }
+
+    /// How often governor gives a unit back, and how many it lets come together.
+    pub fn governors_terms(self) -> (Duration, u32) {
         match self {
             // A second, since an hour times so large a burst is more nanoseconds than 64 bits count.
-            Self::Ample => with(Duration::from_secs(1), u32::MAX),
-            Self::Scarce => with(Duration::from_secs(3_600), 1),
-            Self::Fast => with(Duration::from_millis(1), 1),
-            Self::Full => with(Duration::from_nanos(10), 1_000_000),
+            Self::Ample => (Duration::from_secs(1), u32::MAX),
+            Self::Scarce => (Duration::from_secs(3_600), 1),
+            Self::Fast => (Duration::from_millis(1), 1),
+            Self::Full => (Duration::from_micros(1), 1_000_000),
         }
     }
 
@@ -98,7 +107,7 @@ impl Plan {
             Self::Ample => rateguard::Limit::per_second(u32::MAX),
             Self::Scarce => rateguard::Limit::per_hour(1).burst(1),
             Self::Fast => rateguard::Limit::per_second(1_000).burst(1),
-            Self::Full => rateguard::Limit::per_second(100_000_000).burst(1_000_000),
+            Self::Full => rateguard::Limit::per_second(1_000_000).burst(1_000_000),
         }
     }
 }
