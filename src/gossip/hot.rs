@@ -41,7 +41,7 @@ const HORIZON: Duration = Duration::from_millis(500);
 /// Were it to wait for the peer to be declared unreachable, the fleet would leave a dead node's part unspent until then.
 const PATIENCE_HEARTBEATS: f64 = 3.5;
 /// Which part of the way to the mean of all views a view moves in a heartbeat, and for how many heartbeats a view counts.
-const DRAWN_TOGETHER: f64 = 0.4;
+const DRAWN_TOGETHER: f64 = 0.5;
 const FRESH_HEARTBEATS: u32 = 3;
 /// How long a key stays hot after its demand fell.
 const COOLING: Duration = Duration::from_millis(600);
