@@ -175,6 +175,7 @@ impl Gossip {
             return Ok(());
         }
         peer.echo = Some((frame.header.sent_at, now.mono));
+        peer.note_transit(frame.header.sent_at, wire_micros(now.mono));
         if let Some((sent_at, held)) = frame.header.echo {
             let round_trip = wire_micros(now.mono).wrapping_sub(sent_at).wrapping_sub(held);
             if (round_trip as i32) >= 0 {
