@@ -16,7 +16,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::message::Statement;
+use super::{DIRECT_NODES, message::Statement};
 use crate::{
     ledger::{ActorIndex, Ledger},
     limit::OnPartition,
@@ -40,7 +40,9 @@ const HORIZON: Duration = Duration::from_millis(500);
 /// debited for it since is given back: it is more likely dead than cut off, and if it lives its next count puts that right.
 /// Were it to wait for the peer to be declared unreachable, the fleet would leave a dead node's part unspent until then.
 const PATIENCE_HEARTBEATS: f64 = 3.5;
-/// Which part of the way to the mean of all views a view moves in a heartbeat, and for how many heartbeats a view counts.
+/// Which part of the way to the mean of all views a view moves in a heartbeat, where everyone talks to everyone and in larger
+/// fleets, whose views part further; and for how many heartbeats a view counts.
+const DRAWN_TOGETHER_DIRECTLY: f64 = 0.25;
 const DRAWN_TOGETHER: f64 = 0.5;
 const FRESH_HEARTBEATS: u32 = 3;
 /// How long a key stays hot after its demand fell.
@@ -115,6 +117,7 @@ pub(super) struct HotKeys {
     patience: Duration,
     /// How long a stated level counts.
     fresh: Duration,
+    drawn_together: f64,
 }
 
 /// What units come from.
@@ -140,6 +143,7 @@ impl HotKeys {
             least: if rate >= least { least } else { f64::INFINITY },
             threshold,
             fresh: heartbeat * FRESH_HEARTBEATS,
+            drawn_together: if nodes <= DIRECT_NODES { DRAWN_TOGETHER_DIRECTLY } else { DRAWN_TOGETHER },
             // Where something is assumed of nodes that cannot be heard, expectations last until then.
             patience: match limit.on_partition() {
                 OnPartition::LastDemand | OnPartition::Share => Duration::MAX,
@@ -301,7 +305,7 @@ impl HotKeys {
         if !self.supply.continuous || level > self.supply.remnant || demands <= self.supply.rate {
             return;
         }
-        let step = table.meter().amount_of(DRAWN_TOGETHER * (sum / views - level));
+        let step = table.meter().amount_of(self.drawn_together * (sum / views - level));
         ledger.settle(table, slot, -step, 0, -table.meter().max_debt(), now);
     }
 

@@ -429,7 +429,8 @@ fn partition(name: &str, scenario: &mut Scenario) {
     if name != "heal" {
         // Of eighteen seconds, the loaded side has ten for itself, and leaves the other what it would spend.
         let side = loaded.len() as f64 / nodes as f64;
-        scenario.targets.total_ratio = Some((0.95 * (8.0 + 10.0 * side) / 18.0, 1.03));
+        let least = 0.95 * (8.0 + 10.0 * side) / 18.0;
+        scenario.targets.total_ratio = Some(((least * 1e3).round() / 1e3, 1.03));
     }
     if name == "heal" {
         scenario.targets.quietest_second = Some(0.95);
