@@ -35,13 +35,15 @@ pub(crate) const MAX_ACTORS: usize = SPILLED as usize;
 const IN_PLACE: usize = 3;
 /// A cell's offset is remembered in sixteenths of a unit.
 const SEEN_BITS: u32 = 4;
-/// Earnings in vain are forgotten in about this time, in milliseconds: news older than that is not to be expected.
-const VAIN_MILLIS: u32 = 25;
-/// They are counted in grains: microseconds of earning, or for windows 2⁻²⁰ of the quota.
-const GRAIN_BITS: u32 = 20;
+/// Earnings in vain of longer ago are forgotten: news older than that is not to be expected.
+const VAIN_MICROS: u64 = 500_000;
+/// They are counted in grains: four microseconds of earning, or for windows 2⁻¹⁷ of the quota.
+const GRAIN_MICROS: u64 = 4;
+const GRAIN_BITS: u32 = 17;
 const MOST_GRAINS: u32 = (1 << GRAIN_BITS) - 1;
-/// The rest of the word is when they were last earned, in milliseconds modulo 2¹².
-const MILLIS_BITS: u32 = u32::BITS - GRAIN_BITS;
+/// The rest of the word is where they begin, in steps of 128 microseconds modulo 2¹⁵.
+const STEP_MICROS: u64 = 128;
+const STEP_BITS: u32 = u32::BITS - GRAIN_BITS;
 
 /// One actor's share of a key in one epoch.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +68,10 @@ struct Record {
     vain: Vain,
 }
 
-/// What was earned in vain lately, in grains, and when last.
+/// What was earned in vain lately: from when on, and how much, in grains. It is taken to have been earned at one go.
+///
+/// News of spending is paid from its end backwards: what comes later has to have been spent earlier than what was paid
+/// for, or it has nothing to be paid from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Vain(u32);
 
@@ -74,17 +79,33 @@ impl Vain {
     /// Nobody has looked yet.
     const UNKNOWN: Self = Self(u32::MAX);
 
-    fn new(grains: u32, at_millis: u32) -> Self {
-        Self(grains.min(MOST_GRAINS - 1) | at_millis << GRAIN_BITS)
+    /// So many grains, the last of them earned at `end_micros`.
+    fn ending(grains: u32, end_micros: u64) -> Self {
+        let grains = grains.min(MOST_GRAINS - 1);
+        let begin = end_micros.wrapping_sub(u64::from(grains) * GRAIN_MICROS) / STEP_MICROS;
+        Self(grains | (begin as u32) << GRAIN_BITS)
     }
 
     fn grains(self) -> u32 {
         self.0 & MOST_GRAINS
     }
 
-    /// Milliseconds since the last of it was earned.
-    fn since(self, now_millis: u32) -> u32 {
-        now_millis.wrapping_sub(self.0 >> GRAIN_BITS) & ((1 << MILLIS_BITS) - 1)
+    /// The same beginning, and fewer grains.
+    fn less(self, grains: u32) -> Self {
+        Self(self.0 & !MOST_GRAINS | self.grains().saturating_sub(grains))
+    }
+
+    /// Microseconds since the last of it was earned.
+    fn since(self, now_micros: u64) -> u64 {
+        let now = (now_micros / STEP_MICROS) as u32;
+        let steps = now.wrapping_sub(self.0 >> GRAIN_BITS) & ((1 << STEP_BITS) - 1);
+        (u64::from(steps) * STEP_MICROS).saturating_sub(u64::from(self.grains()) * GRAIN_MICROS)
+    }
+
+    /// How many grains of it were earned in the last `micros`, and not longer ago than anything is remembered.
+    fn within(self, micros: u64, now_micros: u64) -> u32 {
+        let grains = micros.min(VAIN_MICROS).saturating_sub(self.since(now_micros)) / GRAIN_MICROS;
+        u32::try_from(grains).unwrap_or(MOST_GRAINS).min(self.grains())
     }
 }
 
@@ -137,7 +158,10 @@ impl Ledger {
             stamp_nanos,
             grain: match limit.meter().is_continuous() {
                 false => limit.meter().capacity() as f64 / f64::from(MOST_GRAINS),
-                true => limit.meter().amount_of(limit.quota().units_per_second()) as f64 / 1e6,
+                true => {
+                    limit.meter().amount_of(limit.quota().units_per_second()) as f64 * GRAIN_MICROS as f64
+                        / 1e6
+                }
             },
             idle_steps: (!limit.has_common_epochs()).then_some(idle),
             shares: 0,
@@ -392,49 +416,54 @@ fn difference(after: Share, before: Share) -> i64 {
 
 /// Levels and earnings in vain.
 impl Ledger {
-    /// Notes what `cell` has earned in vain since the last look.
-    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
+    /// Notes that a key that was taken in here was full until its first request, `span_ms` ago.
+    pub(crate) fn begin(&mut self, table: &Table, slot: u32, span_ms: u16, now: Now) {
+        let Some(cell) = table.cell(slot) else { return };
         let (meter, slot) = (table.meter(), slot as usize);
         if meter.is_stock() {
             // It earns nothing, and so nothing in vain.
             return;
         }
         self.make_room(slot);
-        let full = full_grains(meter);
-        let Some(record) = self.records.get_mut(slot) else { return };
-        let seen = seen(meter, cell.level.offset());
-        let at = millis(now.mono);
-        if record.vain == Vain::UNKNOWN {
-            // A key that was taken in here was full until its first request.
-            record.vain = Vain::new(full, at.wrapping_sub(cell.changed_since(now.mono).into()));
-            record.seen = seen;
+        if let Some(record) = self.records.get_mut(slot).filter(|record| record.vain == Vain::UNKNOWN) {
+            let first = micros(now.mono).wrapping_sub(u64::from(span_ms) * 1_000);
+            record.vain = Vain::ending(full_grains(meter), first);
+            record.seen = seen(meter, cell.level.offset());
+        }
+    }
+
+    /// Notes what `cell` has earned in vain since the last look.
+    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
+        self.begin(table, slot, cell.changed_since(now.mono), now);
+        let meter = table.meter();
+        if meter.is_stock() {
             return;
         }
+        let Some(record) = self.records.get_mut(slot as usize) else { return };
+        let seen = seen(meter, cell.level.offset());
         let raw = cell.level.read(meter, table.earned(cell, now), table.drawn(cell, now));
         let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
+        let at = micros(now.mono);
+        let kept = if meter.needs_wall() { 0 } else { record.vain.within(VAIN_MICROS, at) };
         if gained > 0 {
             let gained = (gained as f64 / self.grain) as u32;
-            let kept = if meter.needs_wall() { 0 } else { faded(record.vain, at) };
-            record.vain = Vain::new(kept.saturating_add(gained).min(full), at);
+            record.vain = Vain::ending(kept.saturating_add(gained).min(full_grains(meter)), at);
+        } else if kept == 0 && !meter.needs_wall() {
+            // Or it would seem to be of today again when the count of steps has gone round.
+            record.vain = Vain::ending(0, at);
         }
     }
 
-    /// What of the earnings in vain may pay for units spent within the last `age` nanoseconds, in the fixed point.
-    fn payable(&self, vain: Vain, meter: &Meter, age: u64, now: Now) -> i64 {
-        let at = millis(now.mono);
-        let grains = match meter.needs_wall() {
+    /// How many grains of the earnings in vain may pay for units spent within the last `age` nanoseconds.
+    fn payable(vain: Vain, meter: &Meter, age: u64, now: Now) -> u32 {
+        match meter.needs_wall() {
             // Only what is news of the last window, in which the rest of the quota was lost.
             true if meter.earned_within(age, now) > 0 => vain.grains(),
             true => 0,
-            false => {
-                let since_full = u64::from(vain.since(at)) * 1_000_000;
-                let while_full = u32::try_from(age.saturating_sub(since_full) / 1_000).unwrap_or(MOST_GRAINS);
-                faded(vain, at).min(while_full)
-            }
-        };
-        (f64::from(grains) * self.grain) as i64
+            false => vain.within(age / 1_000, micros(now.mono)),
+        }
     }
 
     /// Ends a change of `cell`'s offset that the gossip made itself: the change was not earned in vain.
@@ -451,7 +480,7 @@ impl Ledger {
         self.look(table, slot, cell, now);
         let full = full_grains(table.meter());
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = Vain::new(full, millis(now.mono));
+            record.vain = Vain::ending(full, micros(now.mono));
         }
     }
 
@@ -481,10 +510,10 @@ impl Ledger {
             // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
             cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
         } else if let Some(vain) = self.records.get(slot as usize).map(|record| record.vain) {
-            let paid = amount.min(self.payable(vain, meter, age, now));
-            if let Some(record) = self.records.get_mut(slot as usize) {
-                let left = vain.grains().saturating_sub((paid as f64 / self.grain) as u32);
-                record.vain = Vain(vain.0 & !MOST_GRAINS | left);
+            let payable = f64::from(Self::payable(vain, meter, age, now)) * self.grain;
+            let paid = amount.min(payable as i64);
+            if let Some(record) = self.records.get_mut(slot as usize).filter(|_| paid > 0) {
+                record.vain = vain.less((paid as f64 / self.grain).ceil() as u32);
             }
             left = amount - paid - cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
         }
@@ -514,24 +543,18 @@ impl Ledger {
         );
         self.looked(meter, slot, cell);
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = Vain::new(0, millis(now.mono));
+            record.vain = Vain::ending(0, micros(now.mono));
         }
     }
 }
 
 /// What is earned in vain by a bucket that has been full for long, or a window that nobody used.
 fn full_grains(meter: &Meter) -> u32 {
-    if meter.is_continuous() { VAIN_MILLIS * 1_000 } else { MOST_GRAINS }
+    if meter.is_continuous() { (VAIN_MICROS / GRAIN_MICROS) as u32 } else { MOST_GRAINS }
 }
 
-/// What is left of earnings in vain after some time.
-fn faded(vain: Vain, at_millis: u32) -> u32 {
-    let left = VAIN_MILLIS.saturating_sub(vain.since(at_millis));
-    (u64::from(vain.grains()) * u64::from(left) / u64::from(VAIN_MILLIS)) as u32
-}
-
-fn millis(at: Timestamp) -> u32 {
-    (at.as_nanos() / 1_000_000) as u32
+fn micros(at: Timestamp) -> u64 {
+    at.as_nanos() / 1_000
 }
 
 fn seen_shift(meter: &Meter) -> u32 {

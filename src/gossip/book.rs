@@ -140,7 +140,7 @@ impl Book {
         let threshold = threshold(limit.quota().units(), nodes);
         Self {
             ledger: Ledger::new(limit),
-            hot: HotKeys::new(&table, heartbeat, hot_threshold.max(1.0)),
+            hot: HotKeys::new(&table, heartbeat, hot_threshold.max(1.0), nodes),
             threshold,
             started: now.mono,
             epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
@@ -214,6 +214,7 @@ impl Book {
         if spent & DEAD != 0 {
             return None;
         }
+        self.ledger.begin(&table, slot, span_ms, now);
         let epoch = self.epoch(now);
         if self.ledger.entry(slot, me, epoch).is_none() {
             // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
@@ -619,11 +620,8 @@ impl Book {
     ) -> Option<Item> {
         let entry = self.ledger.entry(slot, actor, epoch)?;
         let key = self.table.cell(slot)?.key();
-        let age = if actor == me {
-            0
-        } else {
-            u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX)
-        };
+        // Own shares, too: they wait for their round after they were written.
+        let age = u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX);
         let statement =
             if actor == me { self.hot.own_statement(slot) } else { self.hot.statement_of(slot, actor) };
         Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, statement })

@@ -16,7 +16,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::message::Statement;
+use super::{DIRECT_NODES, message::Statement};
 use crate::{
     ledger::{ActorIndex, Ledger},
     limit::OnPartition,
@@ -40,8 +40,10 @@ const HORIZON: Duration = Duration::from_millis(500);
 /// debited for it since is given back: it is more likely dead than cut off, and if it lives its next count puts that right.
 /// Were it to wait for the peer to be declared unreachable, the fleet would leave a dead node's part unspent until then.
 const PATIENCE_HEARTBEATS: f64 = 3.5;
-/// Which part of the way to the mean of all views a view moves in a heartbeat, and for how many heartbeats a view counts.
-const DRAWN_TOGETHER: f64 = 0.25;
+/// Which part of the way to the mean of all views a view moves in a heartbeat, where everyone talks to everyone and in larger
+/// fleets, whose views part further; and for how many heartbeats a view counts.
+const DRAWN_TOGETHER_DIRECTLY: f64 = 0.25;
+const DRAWN_TOGETHER: f64 = 0.5;
 const FRESH_HEARTBEATS: u32 = 3;
 /// How long a key stays hot after its demand fell.
 const COOLING: Duration = Duration::from_millis(600);
@@ -124,20 +126,29 @@ pub(super) struct HotKeys {
     free: Vec<u16>,
     /// Keys that are hot only because peers say so.
     told: usize,
-    /// The quota in units per second.
-    rate: f64,
-    /// Whether units come back continuously, or at the boundaries of windows.
-    continuous: bool,
+    supply: Supply,
     /// The least demand that is worth expecting something of, in units per second; infinite for slow limits.
     least: f64,
     threshold: f64,
     patience: Duration,
     /// How long a stated level counts.
     fresh: Duration,
+    drawn_together: f64,
+}
+
+/// What units come from.
+#[derive(Clone, Copy, Debug)]
+struct Supply {
+    /// The quota in units per second.
+    rate: f64,
+    /// Whether units come back continuously, or at the boundaries of windows.
+    continuous: bool,
+    /// How near to zero a level is as good as none; see [`remnant`].
+    remnant: f64,
 }
 
 impl HotKeys {
-    pub(super) fn new(table: &Table, heartbeat: Duration, threshold: f64) -> Self {
+    pub(super) fn new(table: &Table, heartbeat: Duration, threshold: f64, nodes: usize) -> Self {
         let limit = table.limit();
         let least = WORTHWHILE / heartbeat.as_secs_f64();
         let rate = limit.quota().units_per_second();
@@ -145,8 +156,7 @@ impl HotKeys {
             keys: BTreeMap::new(),
             told: 0,
             free: (1..=MAX_FORECASTS as u16).rev().collect(),
-            rate,
-            continuous: limit.meter().is_continuous(),
+            supply: Supply { rate, continuous: limit.meter().is_continuous(), remnant: remnant(nodes) },
             // Where units do not come back with time, there is nothing to expect them against; where a bucket holds one unit, what
             // is expected of peers would keep it from ever being full.
             least: if rate >= least && !limit.meter().is_stock() && limit.capacity() > 1 {
@@ -156,6 +166,7 @@ impl HotKeys {
             },
             threshold,
             fresh: heartbeat * FRESH_HEARTBEATS,
+            drawn_together: if nodes <= DIRECT_NODES { DRAWN_TOGETHER_DIRECTLY } else { DRAWN_TOGETHER },
             // Where something is assumed of nodes that cannot be heard, expectations last until then.
             patience: match limit.on_partition() {
                 OnPartition::LastDemand | OnPartition::Share => Duration::MAX,
@@ -238,8 +249,7 @@ impl HotKeys {
         sample: bool,
         now: Now,
     ) -> Look {
-        let (rate, continuous, least, threshold) = (self.rate, self.continuous, self.least, self.threshold);
-        let patience = self.patience;
+        let (supply, least, threshold, patience) = (self.supply, self.least, self.threshold, self.patience);
         let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else {
             return Look::Cooled;
         };
@@ -248,7 +258,7 @@ impl HotKeys {
         }
         key.fold(table, ledger, slot, now);
         key.give_up_on_silent(table, ledger, slot, patience, now);
-        key.expect(table, cell, rate, continuous, now);
+        key.expect(table, cell, supply, now);
         let wanted = key.demand() >= least / 2.0 || key.peers.iter().any(|peer| peer.demand >= least / 2.0);
         let since = if wanted { None } else { Some(key.cool_since.unwrap_or(now.mono)) };
         key.cool_since = since;
@@ -274,15 +284,13 @@ impl HotKeys {
 
     /// Notes what is stated with a share that has `spent` units in all, and what peers then expect.
     pub(super) fn state(&mut self, table: &Table, slot: u32, spent: u64, now: Now) {
-        let rate = self.rate;
-        let continuous = self.continuous;
-        let least = self.least;
+        let (supply, least) = (self.supply, self.least);
         let Some(key) = self.keys.get_mut(&slot) else { return };
         let demand = key.demand();
         let demand = if demand < least / 8.0 { 0.0 } else { demand };
         let level = table.cell(slot).map_or(0, |cell| table.level_of(cell, now));
         let others: f64 = key.peers.iter().map(|peer| peer.demand).sum();
-        let pace = Pace::new(table, rate, continuous, demand + others, level, now.mono);
+        let pace = Pace::new(table, supply, demand + others, level, now.mono);
         let (first, later) = pace.of(table, demand);
         let flow = Flow {
             base: 0,
@@ -322,15 +330,15 @@ impl HotKeys {
         let (mut sum, mut views, mut demands) = (level, 1.0, key.demand());
         for peer in key.peers.iter().filter(fresh) {
             demands += peer.demand;
-            if peer.level <= REMNANT {
+            if peer.level <= self.supply.remnant {
                 sum += peer.level;
                 views += 1.0;
             }
         }
-        if !self.continuous || level > REMNANT || demands <= self.rate {
+        if !self.supply.continuous || level > self.supply.remnant || demands <= self.supply.rate {
             return;
         }
-        let step = table.meter().amount_of(DRAWN_TOGETHER * (sum / views - level));
+        let step = table.meter().amount_of(self.drawn_together * (sum / views - level));
         ledger.settle(table, slot, -step, 0, -table.meter().max_debt(), now);
     }
 
@@ -378,9 +386,9 @@ impl HotKeys {
 
     /// Works the expectations out anew, after news has been taken in.
     pub(super) fn expect(&mut self, table: &Table, slot: u32, now: Now) {
-        let (rate, continuous) = (self.rate, self.continuous);
+        let supply = self.supply;
         if let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) {
-            key.expect(table, cell, rate, continuous, now);
+            key.expect(table, cell, supply, now);
         }
     }
 
@@ -417,10 +425,11 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(table: &Table, rate: f64, continuous: bool, demands: f64, level: i64, now: Timestamp) -> Self {
+    fn new(table: &Table, supply: Supply, demands: f64, level: i64, now: Timestamp) -> Self {
+        let Supply { rate, continuous, remnant } = supply;
         let level = table.meter().as_units(level);
         // What lies between two units is nobody's to spend, nor owed.
-        let level = level - level.clamp(-REMNANT, REMNANT);
+        let level = level - level.clamp(-remnant, remnant);
         let later_part = match continuous {
             // A bucket that is empty gives as much as comes in; a window that is used up gives nothing until the next.
             true if demands > rate => rate / demands,
@@ -445,8 +454,17 @@ impl Pace {
     }
 }
 
-/// A level this near to zero is what a bucket that gives as much as comes in looks like, in units.
-const REMNANT: f64 = 1.5;
+/// A level this near to zero is what a bucket that gives as much as comes in looks like, in units: of so many in a large
+/// fleet, and of more in a small one, whose nodes spend more between two looks. Everyone acts on the same level: a wider
+/// band lets it drift, and a narrower one makes a unit that is there by chance the whole fleet's to spend.
+const REMNANT: f64 = 0.7;
+const REMNANT_OF_NODES: f64 = 2.4;
+const MOST_REMNANT: f64 = 1.5;
+
+fn remnant(nodes: usize) -> f64 {
+    (REMNANT + REMNANT_OF_NODES / nodes.max(1) as f64).min(MOST_REMNANT)
+}
+
 const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl HotKey {
@@ -498,10 +516,9 @@ impl HotKey {
     }
 
     /// Works out what peers will be spending, from a level that has just been brought up to now.
-    fn expect(&mut self, table: &Table, cell: &Cell, rate: f64, continuous: bool, now: Now) {
+    fn expect(&mut self, table: &Table, cell: &Cell, supply: Supply, now: Now) {
         let others: f64 = self.peers.iter().map(|peer| peer.demand).sum();
-        let pace =
-            Pace::new(table, rate, continuous, self.demand() + others, table.level_of(cell, now), now.mono);
+        let pace = Pace::new(table, supply, self.demand() + others, table.level_of(cell, now), now.mono);
         self.bend = pace.bend;
         for peer in &mut self.peers {
             (peer.rate, peer.later_rate) = pace.of(table, peer.demand);

@@ -66,6 +66,9 @@ use sync::{Joining, SyncJob};
 /// Fleets up to this many nodes talk directly, everyone to everyone.
 pub(crate) const DIRECT_NODES: usize = 4;
 
+/// How long a node that stood still reads before it speaks.
+const READING: Duration = Duration::from_millis(2);
+
 /// Random peers a round in larger ones, unless set otherwise.
 const FANOUT: usize = 3;
 
@@ -186,6 +189,8 @@ struct Timers {
     /// When hot keys are looked at next.
     look: Timestamp,
     repair: Timestamp,
+    /// What came while this node stood still is being read.
+    reading: bool,
 }
 
 impl Gossip {
@@ -226,6 +231,7 @@ impl Gossip {
                 round_wanted: false,
                 look: now.mono,
                 repair: now.mono.after(config.repair_interval.mul_f64(0.5 + rng.f64())),
+                reading: false,
             },
             here,
             me,
@@ -296,6 +302,9 @@ impl Gossip {
         for book in &mut self.books {
             book.turn(self.me, now);
         }
+        if self.is_to_read_first(now) {
+            return;
+        }
         self.look_at_urgent(now);
         if now.mono >= self.timers.look {
             self.look_at_hot(now);
@@ -308,6 +317,18 @@ impl Gossip {
         self.continue_syncs(now);
         self.spread_notices(now);
         self.finish_joining_if_due(now);
+    }
+
+    /// Whether the timers went off so late that this node must have stood still: what peers said meanwhile is to be read
+    /// before anything is concluded from their silence, or said of a level that lacks it.
+    fn is_to_read_first(&mut self, now: Now) -> bool {
+        let stood_still = now.mono.since(self.timers.heartbeat) > self.config.heartbeat / 2;
+        self.timers.reading = stood_still && !self.timers.reading;
+        if self.timers.reading {
+            let soon = now.mono.after(READING);
+            (self.timers.heartbeat, self.timers.look, self.timers.round) = (soon, soon, soon);
+        }
+        self.timers.reading
     }
 
     /// The next payload to send.

@@ -38,6 +38,7 @@ pub(super) struct Peer {
     /// The peer's last `sent_at`, and when it came.
     pub(super) echo: Option<(u32, Timestamp)>,
     pub(super) rtt: Option<Duration>,
+    transit: Transit,
     pub(super) skew_ms: Option<i64>,
     pub(super) state: PeerState,
     /// When the node was last heard, directly or through others.
@@ -154,6 +155,7 @@ impl Peer {
             known: Vec::new(),
             echo: None,
             rtt: None,
+            transit: Transit::default(),
             skew_ms: None,
             state: PeerState::Unheard,
             heard: now,
@@ -181,6 +183,7 @@ impl Peer {
         self.nodes = None;
         self.known.clear();
         self.echo = None;
+        self.transit = Transit::default();
         self.asked = None;
         self.answered = None;
     }
@@ -242,13 +245,79 @@ impl Peer {
         self.echoes.forget_actor(actor);
     }
 
-    /// Takes in a measured round trip, smoothed as in RFC 6298.
+    /// Notes by how much longer than others the frame was under way that has just come.
+    pub(super) fn note_transit(&mut self, sent_at: u32, came_at: u32) {
+        self.transit.note(came_at.wrapping_sub(sent_at));
+    }
+
+    /// Takes in a measured round trip, smoothed as in RFC 6298; what its answer lay waiting is no part of it.
     pub(super) fn measure(&mut self, rtt: Duration) {
+        let rtt = rtt.saturating_sub(self.transit.late());
         self.rtt = Some(self.rtt.map_or(rtt, |smooth| (smooth * 7 + rtt) / 8));
     }
 
-    /// How long a message from it has been under way.
+    /// How long the frame that has just come from it has been under way.
     pub(super) fn delay(&self) -> Duration {
-        self.rtt.map_or(Duration::from_millis(1), |rtt| rtt / 2)
+        self.rtt.map_or(Duration::from_millis(1), |rtt| rtt / 2) + self.transit.late()
+    }
+}
+
+/// A frame that seems to be later than this shows that a clock has stood still: then all that is known is forgotten.
+const MOST_LATE_MICROS: u32 = 2_000_000;
+/// By which part of its lateness a frame raises what is thought the least transit, and by how much at most: two clocks
+/// may drift apart by more than a ten-thousandth.
+const TRANSIT_GAIN: u32 = 64;
+const MOST_RAISED_MICROS: u32 = 20;
+
+/// Frames' transits, between two clocks that have nothing to do with each other: only by how much one took longer than the
+/// fastest can be known. Frames lie waiting where this node's gossip could not run, and are old when they are read.
+#[derive(Clone, Copy, Debug, Default)]
+struct Transit {
+    /// The least, modulo 2³² microseconds.
+    least: Option<u32>,
+    late_micros: u32,
+}
+
+impl Transit {
+    fn note(&mut self, micros: u32) {
+        let least = self.least.unwrap_or(micros);
+        let late = micros.wrapping_sub(least);
+        (self.least, self.late_micros) = match late {
+            ..=MOST_LATE_MICROS => {
+                (Some(least.wrapping_add((late / TRANSIT_GAIN).min(MOST_RAISED_MICROS))), late)
+            }
+            _ => (Some(micros), 0),
+        };
+    }
+
+    fn late(&self) -> Duration {
+        Duration::from_micros(self.late_micros.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_as_late_as_it_came_after_the_fastest() {
+        let mut transit = Transit::default();
+        // Whatever the clocks show: the difference wraps.
+        for (micros, late) in [(u32::MAX - 100, 0), (200, 301), (u32::MAX - 300, 0), (300_000, 300_301)] {
+            transit.note(micros);
+            assert!(transit.late_micros.abs_diff(late) <= 5, "{} for {late}", transit.late_micros);
+        }
+    }
+
+    #[test]
+    fn clocks_that_drift_apart_or_stood_still_make_no_frame_late_for_long() {
+        let mut transit = Transit::default();
+        for frame in 0..100_000 {
+            // Ten frames a second, and 100 microseconds of drift in each.
+            transit.note(1_000 + frame * 10);
+        }
+        assert!(transit.late_micros < 1_000, "{}", transit.late_micros);
+        transit.note(60_000_000);
+        assert_eq!(transit.late_micros, 0);
     }
 }

@@ -13,7 +13,10 @@
 
 use std::time::Duration;
 
-use super::scenario::{Action, Scenario};
+use super::{
+    network::RESEND,
+    scenario::{Action, Scenario},
+};
 use crate::{
     gossip::{DIRECT_NODES, pace},
     limit::{Algorithm, OnPartition},
@@ -21,8 +24,12 @@ use crate::{
 
 /// How long a gossip task that was woken takes to run, and the coarse clock's step, by which arrivals may be seen late.
 const WAKING: Duration = Duration::from_micros(4_050);
-/// How long a node that has started waits for its peers' counts, as long as nothing else is set.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
+/// One-way delays until a node that has started has its peers' counts, and they its own: three of a handshake, the hello, a
+/// sync's question and its answer.
+const DELAYS_TO_JOIN: u32 = 6;
+/// Over how long, and by which part of the quota, a bucket may admit more than its quota and burst.
+pub(super) const LONG_RUN: Duration = Duration::from_secs(60);
+pub(super) const LONG_RUN_PART: f64 = 0.001;
 /// So many datagrams in a row are not lost, or the run was one in a million.
 const ONE_IN_A_MILLION: f64 = 1e-6;
 /// Arrivals exceed their mean by more standard deviations than this once in 10⁹ intervals.
@@ -33,36 +40,47 @@ impl Scenario {
     /// the network is cut, or the limit admits everything while a peer is unreachable.
     ///
     /// Beside the formula of the docs it counts, once for each, what no message can announce in time: requests that come
-    /// to several nodes in the same instant; for each node that stops or starts, what was under way from it or to it; and
-    /// for each that starts, its part of the quota for as long as it may have no connection yet.
-    /// A stalled gossip is a longer delay, a lost message another interval. A window's clock that is off by σ misplaces
-    /// σ ÷ width of the quota.
+    /// to several nodes in the same instant; for each node that is killed or starts, what was under way from it or to it; and
+    /// for each that starts, its part of the quota until it has been told what was spent. One that leaves has said all.
+    /// A stalled gossip is a longer delay, a lost message another interval. Window's clocks that are off by σ misplace what is
+    /// offered in σ, at most a quota, from the window before and from the one after; from a whole window on nothing is promised.
     pub fn bound(&self) -> Option<f64> {
         let cut = |action: &Action| matches!(action, Action::Partition(..) | Action::Cut(..));
         let limit = self.limits.first()?;
         if limit.on_partition() == OnPartition::Open || self.steps.iter().any(|(_, action)| cut(action)) {
             return None;
         }
-        let changes =
-            |action: &&Action| matches!(action, Action::Crash(_) | Action::Leave(_) | Action::Restart(_));
-        let changes = self.steps.iter().map(|(_, action)| action).filter(changes).count();
         let capacity = limit.capacity() as f64;
+        let misplaced = self.misplaced(capacity)?;
+        let changes = |action: &&Action| matches!(action, Action::Crash(_) | Action::Restart(_));
+        let changes = self.steps.iter().map(|(_, action)| action).filter(changes).count();
         let (peers, one) = self.under_way();
-        Some(
-            peers
-                + one * changes as f64
-                + self.joining()
-                + self.instants(capacity)
-                + self.misplaced(capacity),
-        )
+        Some(peers + one * changes as f64 + self.joining() + self.instants(capacity) + misplaced)
     }
 
-    /// What nodes that start admit before anyone can tell them, or hear of them.
+    /// What may be admitted over the whole of a run of so many seconds, of each key: over 60 seconds and more, a thousandth more
+    /// than the quota, beside the burst. What comes to several nodes in one instant is on top of it.
+    pub(super) fn long_run(&self, seconds: f64) -> f64 {
+        let Some(limit) = self.limits.first() else { return f64::INFINITY };
+        let (rate, capacity) = (limit.quota().units_per_second(), limit.capacity() as f64);
+        // A shorter run may be the end of a minute in which all of the quota was used before it.
+        let more = LONG_RUN_PART * rate * seconds.max(LONG_RUN.as_secs_f64());
+        // A window gives a whole quota at its beginning, and one more at its end.
+        let quota = match limit.algorithm() {
+            Algorithm::FixedWindow => capacity * (seconds / limit.quota().period().as_secs_f64()).ceil(),
+            _ => rate * seconds,
+        };
+        quota + capacity + more + self.instants(capacity)
+    }
+
+    /// What nodes that start admit before anyone can tell them, or hear of them: a node that starts dials all others at once.
     fn joining(&self) -> f64 {
         let Some(limit) = self.limits.first() else { return 0.0 };
-        let alone = (self.network.max_reconnect + 4 * self.network.max_delay).min(SYNC_TIMEOUT);
+        let network = &self.network;
+        let resends = (repeats(network.loss) - 1.0) * (3 * network.max_delay + RESEND).as_secs_f64();
+        let alone = (DELAYS_TO_JOIN * network.max_delay + WAKING).as_secs_f64() + resends;
         let starts = self.steps.iter().filter(|(_, action)| matches!(action, Action::Restart(_))).count();
-        starts as f64 * limit.quota().units_per_second() / self.nodes as f64 * alone.as_secs_f64()
+        starts as f64 * arrivals(limit.quota().units_per_second() / self.nodes as f64 * alone)
     }
 
     /// What all peers, and what one node, can have spent that others have not heard of.
@@ -144,19 +162,25 @@ impl Scenario {
         sum
     }
 
-    /// What wall clocks that are off count to another window.
-    fn misplaced(&self, capacity: f64) -> f64 {
+    /// What wall clocks that are off count to another window; `None` where they are off by a window or more.
+    fn misplaced(&self, capacity: f64) -> Option<f64> {
         let Some(limit) = self.limits.first().filter(|limit| limit.algorithm() == Algorithm::FixedWindow)
         else {
-            return 0.0;
+            return Some(0.0);
         };
         let skews = self.steps.iter().filter_map(|(_, action)| match action {
             Action::Skew(_, millis) => Some(*millis),
             _ => None,
         });
         let (least, most) = skews.fold((0, 0), |(least, most), skew| (least.min(skew), most.max(skew)));
-        let off = most.abs_diff(least) as f64 / 1e3 / limit.quota().period().as_secs_f64();
-        capacity * off.min(self.nodes.saturating_sub(1) as f64)
+        let off = Duration::from_millis(most.abs_diff(least));
+        if off >= limit.quota().period() {
+            return None;
+        }
+        // What is offered between two clocks' turns, of the window before and of the one after.
+        let (peers, one) = self.rates(off.as_secs_f64());
+        let offered = arrivals((peers + one) * off.as_secs_f64());
+        Some(offered.min(capacity) * self.nodes.saturating_sub(1).min(2) as f64)
     }
 }
 

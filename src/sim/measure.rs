@@ -5,6 +5,9 @@ use std::{collections::VecDeque, time::Duration};
 use crate::limit::{Algorithm, Limit};
 
 const SECOND: u64 = 1_000_000_000;
+/// A minute is counted in steps of ten milliseconds.
+const STEP: u64 = 10_000_000;
+const STEPS_PER_MINUTE: u64 = 60 * SECOND / STEP;
 
 /// One global limiter: exact, instant, and the same for all nodes.
 #[derive(Clone, Debug)]
@@ -146,6 +149,10 @@ pub struct Record {
     recent: Option<VecDeque<u64>>,
     worst_second: usize,
     quietest_second: usize,
+    /// Units of the last minute, by step, and their sum; and the largest that it ever was.
+    minute: VecDeque<(u64, u64)>,
+    in_minute: u64,
+    worst_minute: u64,
     measured_from: u64,
     /// Admitted in each second since the record began, by node.
     seconds: Vec<Vec<u64>>,
@@ -165,6 +172,9 @@ impl Record {
             recent: detailed.then(VecDeque::new),
             worst_second: 0,
             quietest_second: usize::MAX,
+            minute: VecDeque::new(),
+            in_minute: 0,
+            worst_minute: 0,
             measured_from: start,
             seconds: Vec::new(),
         }
@@ -206,6 +216,23 @@ impl Record {
         }
         nodes[node] += cost;
         self.slide(at);
+        self.slide_minute(at, cost);
+    }
+
+    fn slide_minute(&mut self, at: u64, cost: u64) {
+        let step = at / STEP;
+        match self.minute.back_mut() {
+            Some((last, units)) if *last == step => *units += cost,
+            _ => self.minute.push_back((step, cost)),
+        }
+        self.in_minute += cost;
+        while let Some((first, units)) = self.minute.front().copied()
+            && step - first >= STEPS_PER_MINUTE
+        {
+            self.minute.pop_front();
+            self.in_minute -= units;
+        }
+        self.worst_minute = self.worst_minute.max(self.in_minute);
     }
 
     /// Notes that so many units were given back.
@@ -261,6 +288,11 @@ impl Record {
     /// The most requests admitted in any interval of one second that began at least one second after the start.
     pub fn worst_second(&self) -> usize {
         self.worst_second
+    }
+
+    /// The most units admitted in any minute since the first request, to ten milliseconds.
+    pub fn worst_minute(&self) -> u64 {
+        self.worst_minute
     }
 
     /// The fewest requests admitted in any interval of one second that ended with an admission and began at least one second after the start.

@@ -74,11 +74,12 @@ impl Network {
             if rng.f64() >= self.loss {
                 break;
             }
-            nanos += 3 * saturating_nanos(self.max_delay) + RESEND_NANOS;
+            nanos += saturating_nanos(3 * self.max_delay + RESEND);
         }
         nanos
     }
 }
 
 const MAX_RESENDS: usize = 20;
-const RESEND_NANOS: u64 = 10_000_000;
+/// What a stream's sender waits beyond three delays before it sends again.
+pub(super) const RESEND: Duration = Duration::from_millis(10);
