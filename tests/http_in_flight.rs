@@ -142,7 +142,10 @@ async fn a_permit_comes_back_however_the_response_ends() {
         server.until_held(0).await;
         assert!(server.send("/panic").await.1.is_err());
         server.until_held(0).await;
-        assert!(server.get("/broken").await.into_body().collect().await.is_err());
+        // Broken off before its head was sent, or after.
+        if let Ok(broken) = server.send("/broken").await.1 {
+            assert!(broken.into_body().collect().await.is_err());
+        }
         server.until_held(0).await;
         assert_eq!(server.get("/nowhere").await.status(), StatusCode::NOT_FOUND);
         server.until_held(0).await;
