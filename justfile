@@ -10,7 +10,7 @@ default:
     @just --list
 
 # Everything that must pass before a change lands.
-ci: lint features test test-all-features doc deny instructions
+ci: lint features test test-all-features doc deny grpc stock-client instructions
 
 # Formatting, and clippy over every target with every feature; a warning is an error.
 lint:
@@ -40,6 +40,15 @@ doc:
 # Licences, banned crates and sources of the dependency tree. Fetches no advisories, so it works offline.
 deny:
     cargo deny check licenses bans sources
+
+# The gRPC service in a crate of its own, called over HTTP/2 by tonic's client.
+grpc:
+    cd examples/tonic && cargo fmt --check && cargo clippy --locked --all-targets -- -D warnings && cargo test --locked
+
+# A stock client obeys `Retry-After`: Python's urllib3, which must be installed.
+stock-client:
+    cargo build --example axum_hello
+    python3 checks/urllib3_retry.py "${CARGO_TARGET_DIR:-target}/debug/examples/axum_hello"
 
 # A fleet of three on this machine, with certificates made for the occasion.
 fleet *args:

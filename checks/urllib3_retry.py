@@ -1,44 +1,32 @@
 """A stock client against a limit of 5 per 2 s: urllib3's Retry, which obeys Retry-After.
 
-    cargo build --example axum_hello
     pip install urllib3
-    python checks/urllib3_retry.py target/debug/examples/axum_hello
+    just stock-client
 
 Sends 30 requests as fast as they are let through. Fails if a request is refused again after the client has waited as
 long as it was told to, or if a wait was more than a second longer than the limit required.
 """
 
-import socket
 import subprocess
 import sys
 import time
 
 import urllib3
 
-URL = "http://127.0.0.1:3000/"
 REQUESTS, BURST, UNITS, PERIOD = 30, 5, 5, 2.0
 HANDLING = 0.05  # what two requests take on a busy machine, in seconds; it is no waiting
 
 
-def wait_until_up():
-    for _ in range(100):
-        try:
-            return socket.create_connection(("127.0.0.1", 3000)).close()
-        except OSError:
-            time.sleep(0.05)
-    sys.exit("the server does not come up")
-
-
 def main():
-    server = subprocess.Popen([sys.argv[1]])
+    server = subprocess.Popen([sys.argv[1], "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     try:
-        wait_until_up()
+        url = server.stdout.readline().strip()  # printed when it listens
         pool = urllib3.PoolManager()
         retry = urllib3.Retry(total=1, status_forcelist=[429], backoff_factor=0)
         level, last, refusals, longest = float(BURST), time.monotonic(), 0, 0.0
         for number in range(REQUESTS):
             start = time.monotonic()
-            response = pool.request("GET", URL, retries=retry)  # a second refusal raises
+            response = pool.request("GET", url, retries=retry)  # a second refusal raises
             end = time.monotonic()
             refused = len(response.retries.history)
             # A bucket of our own, which says how long the wait had to be.

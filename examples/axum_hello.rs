@@ -1,6 +1,7 @@
 //! The smallest service behind a limit: five requests per two seconds and address.
 //!
-//! `cargo run --example axum_hello`, then `for i in $(seq 7); do curl -i localhost:3000; done`
+//! `cargo run --example axum_hello`, then `for i in $(seq 7); do curl -i localhost:3000; done`. An argument is another
+//! address to listen on; the one that it has is printed.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -28,5 +29,8 @@ pub async fn serve(listener: TcpListener) -> std::io::Result<()> {
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    serve(TcpListener::bind("127.0.0.1:3000").await?).await
+    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".to_owned());
+    let listener = TcpListener::bind(address).await?;
+    println!("http://{}", listener.local_addr()?);
+    serve(listener).await
 }

@@ -1,9 +1,10 @@
-//! A login that slows guessing down: failures are counted, by account and address together, and by address alone.
+//! A login that slows guessing down: failures are counted, by account and address together, and by address alone; an address
+//! that goes on is banned.
 //!
 //! `cargo run --example axum_login`, then
 //! `curl -i -H 'content-type: application/json' -d '{"email": "a@example.com", "password": "1"}' localhost:3000/login`
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{
     Json, Router,
@@ -20,6 +21,8 @@ use ratemesh::{
 };
 use serde_json::Value;
 use tokio::net::TcpListener;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 /// The longest login form that is read.
 const MAX_FORM_BYTES: usize = 4_096;
@@ -50,10 +53,12 @@ fn app() -> Result<Router, ratemesh::LimitError> {
     // One address guessing at one account.
     let account = Limit::fixed_window("login-account", Quota::per_hour(5)).build()?;
     let by_account = (client.clone(), extension(|email: &Email| email.0.as_str()));
-    // One address guessing at many accounts.
-    let address = Limit::fixed_window("login-address", Quota::per_hour(20)).build()?;
+    // One address guessing at many accounts: who goes on after twenty failures is out for a day. Attempts that are not
+    // answered yet count, too, so the quota leaves room for those who log in at the same time.
+    let address = Limit::fixed_window("login-address", Quota::per_hour(20)).ban_on_exceed(DAY).build()?;
     let limits = RateLimitLayer::from(Gate::new(Limiter::new(account), by_account).count(Count::Failures))
-        .and(Gate::new(Limiter::new(address), client).count(Count::Failures));
+        .and(Gate::new(Limiter::new(address), client).count(Count::Failures))
+        .ban_status(StatusCode::FORBIDDEN);
     Ok(Router::new().route("/login", post(login)).layer(limits).layer(middleware::from_fn(find_email)))
 }
 

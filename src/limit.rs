@@ -253,7 +253,10 @@ impl Limit {
 
     /// The name that peers know this quota by: further ones of a limit have a number after a mark that no limit's own
     /// name can have.
-    #[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only peers ask for it"))]
+    #[cfg_attr(
+        not(any(feature = "gossip", feature = "http")),
+        allow(dead_code, reason = "only peers and header fields show it")
+    )]
     pub(crate) fn wire_name(&self) -> Cow<'_, str> {
         match self.rule.band {
             0 => Cow::Borrowed(self.name()),
@@ -267,7 +270,10 @@ impl Limit {
     }
 
     /// Which of its limit's quotas this is, from 0.
-    #[cfg_attr(not(feature = "gossip"), allow(dead_code, reason = "only a status tells"))]
+    #[cfg_attr(
+        not(any(feature = "gossip", feature = "http")),
+        allow(dead_code, reason = "only a status or a header field tells")
+    )]
     pub(crate) fn band(&self) -> usize {
         self.rule.band.into()
     }

@@ -6,6 +6,7 @@ use std::{future::Future, net::SocketAddr};
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
@@ -21,6 +22,9 @@ mod axum_hello;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../examples/axum_login.rs"]
 mod axum_login;
+#[allow(dead_code, unreachable_pub)]
+#[path = "../examples/axum_sse.rs"]
+mod axum_sse;
 #[allow(dead_code, unreachable_pub)]
 #[path = "../examples/behind_proxy.rs"]
 mod behind_proxy;
@@ -56,6 +60,20 @@ impl Server {
         let (head, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         Response::from_parts(head, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// Opens a stream of events, and waits for the first. It ends when the connection is dropped.
+    async fn open(&self, path: &str) -> Result<Response<Incoming>, StatusCode> {
+        let client: Client<HttpConnector, Body> =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
+        let request = Request::get(format!("http://{}{path}", self.address)).body(Body::empty()).unwrap();
+        let mut response = client.request(request).await.unwrap();
+        if response.status() != StatusCode::OK {
+            return Err(response.status());
+        }
+        let event = response.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(event, "data: 0\n\n");
+        Ok(response)
     }
 
     async fn get(&self, path: &str, fields: &[(&str, &str)]) -> Response<String> {
@@ -112,10 +130,11 @@ async fn each_tier_has_its_quota_and_each_endpoint_its_price() {
 #[tokio::test]
 async fn only_failed_logins_count() {
     let server = Server::start(axum_login::serve).await;
-    let login = async |email: &str, password: &str| {
+    let attempt = async |email: &str, password: &str| {
         let form = serde_json::json!({ "email": email, "password": password }).to_string();
-        server.send("/login", &[("content-type", "application/json")], &form).await.status().as_u16()
+        server.send("/login", &[("content-type", "application/json")], &form).await
     };
+    let login = async |email: &str, password: &str| attempt(email, password).await.status().as_u16();
     for _ in 0..10 {
         assert_eq!(login("a@example.com", "correct horse").await, 204);
     }
@@ -128,7 +147,59 @@ async fn only_failed_logins_count() {
     for guess in 0..15 {
         assert_eq!(login(&format!("{guess}@example.com"), "battery staple").await, 401);
     }
-    assert_eq!(login("c@example.com", "correct horse").await, 429);
+    // The address has guessed too often, and tries again: it is out, whatever it knows.
+    for _ in 0..2 {
+        let banned = attempt("c@example.com", "correct horse").await;
+        assert_eq!(banned.status(), StatusCode::FORBIDDEN);
+        let wait: u64 = header(&banned, "retry-after").parse().unwrap();
+        assert!((86_390..=86_400).contains(&wait), "{wait}");
+        assert!(banned.body().contains("has banned this client"), "{}", banned.body());
+    }
+}
+
+#[tokio::test]
+async fn an_account_that_is_guessed_at_costs_its_address_nothing() {
+    let server = Server::start(axum_login::serve).await;
+    let login = async |email: &str| {
+        let form = serde_json::json!({ "email": email, "password": "battery staple" }).to_string();
+        server.send("/login", &[("content-type", "application/json")], &form).await.status().as_u16()
+    };
+    for attempt in 0..50 {
+        assert_eq!(login("a@example.com").await, if attempt < 5 { 401 } else { 429 });
+    }
+    // All or nothing: the 45 that were refused by account are not held against the address.
+    for guess in 0..15 {
+        assert_eq!(login(&format!("{guess}@example.com")).await, 401);
+    }
+    assert_eq!(login("z@example.com").await, 403);
+}
+
+#[tokio::test]
+async fn a_client_has_two_event_streams_at_a_time_each_at_its_pace() {
+    let server = Server::start(axum_sse::serve).await;
+    let start = tokio::time::Instant::now();
+    let mut first = server.open("/ticks").await.unwrap();
+    let second = server.open("/ticks").await.unwrap();
+    assert_eq!(server.open("/ticks").await.unwrap_err(), StatusCode::TOO_MANY_REQUESTS);
+    // Five at once, and then ten a second: the last four of nine are waited for.
+    for number in 1..9 {
+        let event = first.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(event, format!("data: {number}\n\n"));
+    }
+    assert!(start.elapsed() >= std::time::Duration::from_millis(380), "{:?}", start.elapsed());
+    drop(second);
+    // Every attempt that is refused costs nothing, so asking does no harm.
+    let reopened = async {
+        loop {
+            match server.open("/ticks").await {
+                Ok(stream) => return stream,
+                Err(status) => assert_eq!(status, StatusCode::TOO_MANY_REQUESTS),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    let third = tokio::time::timeout(std::time::Duration::from_secs(30), reopened).await.unwrap();
+    drop((first, third));
 }
 
 #[tokio::test]

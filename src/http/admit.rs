@@ -11,7 +11,12 @@ use super::{
     limited::{Checked, RateLimited},
     settings::Settings,
 };
-use crate::together::{self, Ask, Decided};
+use crate::{
+    decision::Decision,
+    key::Key,
+    lists::Override,
+    together::{self, Ask, Decided, Receipt},
+};
 
 /// What became of a request at the gates.
 pub(super) enum Admission {
@@ -42,12 +47,14 @@ fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) ->
         Approach::Skip => return Admission::Free,
         Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
     };
+    // Whatever the application's own code does, it does before anything is spent.
+    let partition_key = gate.partition_key_of(request);
     let (verdict, spent) = gate.check(key, cost, listed);
     let passes = verdict.is_allowed() || gate.is_shadow();
     if passes && !settings.keeps_outcome() {
         return Admission::Free;
     }
-    let checked = Checked::new(gate, 0, key, cost, verdict, spent, request);
+    let checked = Checked::new(gate, 0, key, cost, verdict, spent, partition_key);
     let limited = RateLimited::new(Arc::clone(settings), Few::one(checked));
     if passes { Admission::Limited(limited) } else { Admission::Refused(limited) }
 }
@@ -60,39 +67,36 @@ fn pass_all(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>)
     let mut plan = Vec::with_capacity(gates.len());
     for (place, gate) in gates.iter().enumerate() {
         match gate.approach(request) {
-            Approach::Check { key, cost, listed } => plan.push((place, gate, key, cost, listed)),
+            Approach::Check { key, cost, listed } => {
+                plan.push(Planned {
+                    place,
+                    gate,
+                    key,
+                    cost,
+                    listed,
+                    partition_key: gate.partition_key_of(request),
+                });
+            }
             Approach::Skip => {}
             Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
         }
     }
-    // What costs nothing passes without being counted.
     // What costs nothing is not asked for, but who is kept out is not let through.
-    for &(place, gate, key, cost, listed) in &plan {
-        if cost == 0 && listed.is_none() && !gate.is_shadow() {
-            let (decision, spent) = gate.free(key);
-            if decision.is_kept_out() {
-                let verdict = gate.judge(decision, cost);
-                let checked = Checked::new(gate, place, key, cost, verdict, spent, request);
-                return Admission::Refused(RateLimited::new(Arc::clone(settings), Few::one(checked)));
-            }
-        }
+    if let Some(index) = plan.iter().position(Planned::is_kept_out_for_free) {
+        let refused = plan.swap_remove(index);
+        let answer = refused.gate.free(refused.key);
+        let checks = Few::one(refused.checked(answer));
+        return Admission::Refused(RateLimited::new(Arc::clone(settings), checks));
     }
-    let asks = plan.iter().filter(|(.., cost, listed)| *cost > 0 || listed.is_some());
-    let asks = asks.map(|&(_, gate, key, cost, listed)| {
-        let gate: &Gate = gate;
-        Ask { limiter: gate.limiter(), key, listed, cost, enforced: !gate.is_shadow() }
-    });
-    let asks: Vec<Ask<'_>> = asks.collect();
+    let asks: Vec<_> = plan.iter().filter(|planned| planned.is_asked()).map(Planned::ask).collect();
     let Decided { refused, answers } = together::decide(&asks);
     // The limits after one that refused are not heard.
     let mut answers = answers.into_iter().take(refused.map_or(usize::MAX, |place| place + 1));
     let mut checks = Few::new();
-    for (place, gate, key, cost, listed) in plan {
-        let asked = cost > 0 || listed.is_some();
-        let answer = if asked { answers.next() } else { Some(gate.free(key)) };
-        let Some((decision, spent)) = answer else { break };
-        let verdict = gate.judge(decision, cost);
-        checks.push(Checked::new(gate, place, key, cost, verdict, spent, request));
+    for planned in plan {
+        let answer = if planned.is_asked() { answers.next() } else { Some(planned.gate.free(planned.key)) };
+        let Some(answer) = answer else { break };
+        checks.push(planned.checked(answer));
     }
     if refused.is_some() {
         Admission::Refused(RateLimited::new(Arc::clone(settings), checks))
@@ -100,5 +104,36 @@ fn pass_all(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>)
         Admission::Free
     } else {
         Admission::Limited(RateLimited::new(Arc::clone(settings), checks))
+    }
+}
+
+/// A gate that a request is to pass.
+struct Planned<'a> {
+    place: usize,
+    gate: &'a Gate,
+    key: Key,
+    cost: u64,
+    listed: Option<Override>,
+    /// Found out beforehand: whatever the application's own code does, it does before anything is spent.
+    partition_key: Option<Box<[u8]>>,
+}
+
+impl<'a> Planned<'a> {
+    fn is_asked(&self) -> bool {
+        self.cost > 0 || self.listed.is_some()
+    }
+
+    fn is_kept_out_for_free(&self) -> bool {
+        !self.is_asked() && !self.gate.is_shadow() && self.gate.free(self.key).0.is_kept_out()
+    }
+
+    fn ask(&self) -> Ask<'a> {
+        let Self { gate, key, cost, listed, .. } = *self;
+        Ask { limiter: gate.limiter(), key, listed, cost, enforced: !gate.is_shadow() }
+    }
+
+    fn checked(self, (decision, receipt): (Decision<'a>, Receipt)) -> Checked {
+        let Self { place, gate, key, cost, partition_key, .. } = self;
+        Checked::new(gate, place, key, cost, gate.judge(decision, cost), receipt, partition_key)
     }
 }

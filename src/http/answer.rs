@@ -149,7 +149,7 @@ impl Answer {
                     _ => problem.string("type", QUOTA_EXCEEDED).string("title", QUOTA_EXCEEDED_TITLE),
                 };
                 problem.number("status", status.as_u16().into()).string("detail", &message);
-                problem.strings("violated-policies", limit);
+                problem.strings("violated-policies", &refusal.limit.policy());
                 if let Some(seconds) = retry_after {
                     problem.number("retry_after", seconds);
                 }

@@ -30,8 +30,9 @@ pub enum Count {
     /// Those that do not fail.
     Successes,
     /// Those in flight: the units come back when the response body ends or is dropped, whatever became of the
-    /// request. This suits a limit on concurrency; one that refills by itself fills up twice. An upgraded
-    /// connection outlives its response; [`InFlight`](super::InFlight) holds on for it.
+    /// request. A [limit on concurrency](crate::Limit::concurrency) is always counted so, and is meant for it; one that
+    /// refills by itself fills up twice. An upgraded connection outlives its response;
+    /// [`InFlight`](super::InFlight) holds on for it.
     InFlight,
 }
 
@@ -118,7 +119,8 @@ impl Gate {
         self
     }
 
-    /// Sets which requests are counted; all unless set.
+    /// Sets which requests are counted; all unless set. Under a limit on concurrency it is always those
+    /// [in flight](Count::InFlight), whatever is set: its permits come back in no other way.
     pub fn count(mut self, count: Count) -> Self {
         self.count = count;
         self
@@ -323,7 +325,7 @@ impl Gate {
     }
 
     pub(super) fn counts(&self) -> Count {
-        self.count
+        if self.limiter.limit().permit_returns_on_drop() { Count::InFlight } else { self.count }
     }
 
     pub(super) fn is_shadow(&self) -> bool {
@@ -335,7 +337,7 @@ impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate")
             .field("limit", &self.limiter.limit().name())
-            .field("count", &self.count)
+            .field("count", &self.counts())
             .field("on_missing_key", &self.on_missing_key)
             .field("shadow", &self.shadow)
             .finish_non_exhaustive()

@@ -13,6 +13,7 @@ use super::base64;
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 /// Whether the request speaks gRPC or gRPC-Web, and in which content type it is to be answered.
@@ -50,6 +51,10 @@ pub(super) fn response(
     if let Ok(message) = HeaderValue::try_from(percent_encoded(message)) {
         headers.insert(GRPC_MESSAGE, message);
     }
+    // A client that retries by itself goes by this, in milliseconds; below 0, it does not (gRPC proposal A6).
+    let pushback =
+        retry_after.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+    headers.insert(GRPC_PUSHBACK, pushback.into());
     if let Some(wait) = retry_after {
         let mut details = String::new();
         base64::push(&mut details, &status_message(code, message, wait), base64::Padding::No);
@@ -160,6 +165,19 @@ mod tests {
         assert_eq!(response.headers()[GRPC_STATUS], "8");
         assert_eq!(response.headers()[GRPC_MESSAGE], "100 %25 %C3%A9%0A");
         assert!(!response.headers().contains_key(GRPC_DETAILS));
+        assert_eq!(response.headers()[GRPC_PUSHBACK], "-1");
+    }
+
+    #[test]
+    fn clients_that_retry_are_told_the_milliseconds() {
+        for (wait, expected) in [
+            (Duration::from_nanos(1), "1"),
+            (Duration::from_millis(1_500), "1500"),
+            (Duration::MAX, "2147483647"),
+        ] {
+            let response = response("application/grpc", StatusCode::TOO_MANY_REQUESTS, "", Some(wait));
+            assert_eq!(response.headers()[GRPC_PUSHBACK], expected);
+        }
     }
 
     #[test]

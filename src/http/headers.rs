@@ -7,6 +7,9 @@
 //! - `X-RateLimit-*`, which no document defines; `Reset` is in seconds to come, or since the Unix epoch.
 //! - `Retry-After` (RFC 9110, section 10.2.3), on refusals only.
 //!
+//! Each quota of a limit has a policy of its own. What counts requests in flight has no window, and nobody knows when it
+//! has more: there is no `w` and no `t`, and the fields that must name a time to reset say 1 second while nothing is left.
+//!
 //! A family of fields is left out as a whole where the application has set one of them.
 
 use std::{fmt::Write as _, time::Duration};
@@ -18,6 +21,9 @@ use crate::{limit::Quota, time::WallTime};
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+/// The unit of what is in flight, in the draft's registry of quota units (section 8.3).
+const CONCURRENT_REQUESTS: &str = "concurrent-requests";
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -89,16 +95,19 @@ impl Default for HeaderFields {
     }
 }
 
-/// What the fields of one limit are written from.
+/// What the fields of one quota are written from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shown<'a> {
     pub(super) name: &'a str,
+    /// Which of its limit's quotas it is, from 0.
+    pub(super) band: usize,
     pub(super) quota: Quota,
     /// What `remaining` counts down from.
     pub(super) capacity: u64,
     pub(super) remaining: u64,
-    pub(super) reset_after: Duration,
-    /// Whether this is the limit that refused.
+    /// `None` where nobody knows: permits are out, or the client is denied.
+    pub(super) reset_after: Option<Duration>,
+    /// Whether this is the quota that refused.
     pub(super) refused: bool,
     pub(super) retry_after: Option<Duration>,
     pub(super) unit: Option<&'a str>,
@@ -125,9 +134,10 @@ impl HeaderFields {
             self.write_edition(headers, limits, tightest, policy);
         }
         if let Some(reset) = self.legacy {
+            let Some(seconds) = tightest.stated_reset() else { return };
             let reset = match reset {
-                LegacyReset::Seconds => tightest.reset(),
-                LegacyReset::Epoch => now().as_unix_nanos().div_ceil(NANOS).saturating_add(tightest.reset()),
+                LegacyReset::Seconds => seconds,
+                LegacyReset::Epoch => now().as_unix_nanos().div_ceil(NANOS).saturating_add(seconds),
             };
             let standing = [
                 (X_LIMIT, tightest.capacity.into()),
@@ -145,28 +155,29 @@ impl HeaderFields {
         tightest: &Shown<'_>,
         policy: HeaderValue,
     ) {
-        match self.edition {
-            Some(Edition::Draft10) => {
+        match (self.edition, tightest.stated_reset()) {
+            (Some(Edition::Draft10), _) => {
                 let standings = list(limits, |out, shown| shown.push_standing(out));
                 insert(headers, [(POLICY, policy), (RATE_LIMIT, text(standings))]);
             }
-            Some(Edition::Draft7) => {
+            (Some(Edition::Draft7), Some(reset)) => {
                 let mut standing = String::with_capacity(64);
                 push_integer(&mut standing, "limit=", tightest.capacity);
                 push_integer(&mut standing, ", remaining=", tightest.remaining);
-                push_integer(&mut standing, ", reset=", tightest.reset());
+                push_integer(&mut standing, ", reset=", reset);
                 insert(headers, [(POLICY, policy), (RATE_LIMIT, text(standing))]);
             }
-            Some(Edition::Draft6) => {
+            (Some(Edition::Draft6), Some(reset)) => {
                 let standing = [
                     (POLICY, policy),
                     (LIMIT, tightest.capacity.into()),
                     (REMAINING, tightest.remaining.into()),
-                    (RESET, tightest.reset().into()),
+                    (RESET, reset.into()),
                 ];
                 insert(headers, standing);
             }
-            None => {}
+            (Some(Edition::Draft7 | Edition::Draft6), None) => insert(headers, [(POLICY, policy)]),
+            (None, _) => {}
         }
     }
 
@@ -211,38 +222,70 @@ fn tightest<'a, 'b>(limits: &'a [Shown<'b>]) -> Option<&'a Shown<'b>> {
 
 impl Shown<'_> {
     /// When there is more: where the request was refused, when it would pass; else, when all of it is back. It is
-    /// then never later than `Retry-After`.
-    fn reset(&self) -> u64 {
-        whole_seconds(self.retry_after.unwrap_or(self.reset_after))
+    /// then never later than `Retry-After`. `None` where nobody knows.
+    fn reset(&self) -> Option<u64> {
+        let reset_after = self.reset_after?;
+        Some(whole_seconds(self.retry_after.unwrap_or(reset_after)))
     }
 
-    /// The window in whole seconds, which is all that the fields can say, and what the quota comes to in it.
-    fn quota_and_window(&self) -> (u64, u64) {
+    /// The same for fields that cannot leave it out: while no permit is left, it is worth asking again in a second. `None`
+    /// for a client that is denied, of whom nothing is counted.
+    fn stated_reset(&self) -> Option<u64> {
+        let denied = self.refused && self.reset_after.is_none() && self.retry_after.is_none();
+        let unknown = || (!denied).then(|| u64::from(self.remaining == 0));
+        self.reset().or_else(unknown)
+    }
+
+    /// Whether it counts what is in flight, and not what comes in some time.
+    fn is_in_flight(&self) -> bool {
+        self.quota.period().is_zero()
+    }
+
+    /// The window in whole seconds, which is all that the fields can say, and what the quota comes to in it. There is no window
+    /// for what is in flight.
+    fn quota_and_window(&self) -> (u64, Option<u64>) {
+        if self.is_in_flight() {
+            return (self.quota.units(), None);
+        }
         let window = self.quota.period().as_nanos().div_ceil(u128::from(NANOS)).max(1);
         let period = self.quota.period().as_nanos().max(1);
         let units = u128::from(self.quota.units()).saturating_mul(window * u128::from(NANOS)) / period;
-        (saturated(units), saturated(window))
+        (saturated(units), Some(saturated(window)))
     }
 
     /// `"name";q=100;w=60;qu="requests";pk=:a2V5:`
     fn push_policy(&self, out: &mut String) {
         let (quota, window) = self.quota_and_window();
-        push_string(out, self.name);
+        self.push_name(out);
         push_integer(out, ";q=", quota);
-        if let Some(unit) = self.unit {
+        if let Some(unit) = self.unit.or(self.is_in_flight().then_some(CONCURRENT_REQUESTS)) {
             out.push_str(";qu=");
             push_string(out, unit);
         }
-        push_integer(out, ";w=", window);
+        if let Some(window) = window {
+            push_integer(out, ";w=", window);
+        }
         self.push_partition_key(out);
     }
 
     /// `"name";r=50;t=30;pk=:a2V5:`
     fn push_standing(&self, out: &mut String) {
-        push_string(out, self.name);
+        self.push_name(out);
         push_integer(out, ";r=", self.remaining);
-        push_integer(out, ";t=", self.reset());
+        if let Some(reset) = self.reset() {
+            push_integer(out, ";t=", reset);
+        }
         self.push_partition_key(out);
+    }
+
+    /// The limit's name; further quotas of it have a number after a mark that no limit's name can have.
+    fn push_name(&self, out: &mut String) {
+        push_string(out, self.name);
+        if self.band > 0 {
+            out.pop();
+            push_integer(out, "~", self.band as u64 + 1);
+            out.push('"');
+        }
     }
 
     fn push_partition_key(&self, out: &mut String) {
@@ -257,7 +300,9 @@ impl Shown<'_> {
     fn push_plain_policy(&self, out: &mut String) {
         let (quota, window) = self.quota_and_window();
         push_integer(out, "", quota);
-        push_integer(out, ";w=", window);
+        if let Some(window) = window {
+            push_integer(out, ";w=", window);
+        }
         if self.capacity != quota {
             push_integer(out, ";burst=", self.capacity);
         }

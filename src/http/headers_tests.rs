@@ -6,10 +6,11 @@ use sfv::{BareItem, Item, ListEntry, Parser, SerializeValue};
 fn shown() -> Shown<'static> {
     Shown {
         name: "api",
+        band: 0,
         quota: Quota::per_minute(100),
         capacity: 100,
         remaining: 50,
-        reset_after: Duration::from_millis(29_001),
+        reset_after: Some(Duration::from_millis(29_001)),
         refused: false,
         retry_after: None,
         unit: None,
@@ -121,7 +122,7 @@ fn odd_names_are_escaped() {
 fn numbers_stay_within_what_the_syntax_allows() {
     let limit = Shown {
         remaining: u64::MAX,
-        reset_after: Duration::MAX,
+        reset_after: Some(Duration::MAX),
         quota: Quota::per_second(u64::MAX),
         ..shown()
     };

@@ -83,7 +83,7 @@ impl RateLimitLayer {
     }
 
     /// Sets whether gRPC requests are refused in gRPC's own way: with status `RESOURCE_EXHAUSTED` and the time to
-    /// wait in a `RetryInfo`; not unless set, since their HTTP status is then 200.
+    /// wait in a `RetryInfo` and in `grpc-retry-pushback-ms`; not unless set, since their HTTP status is then 200.
     ///
     /// A request is gRPC by its content type.
     pub fn grpc(self, grpc: bool) -> Self {

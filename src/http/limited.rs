@@ -1,9 +1,8 @@
 //! What the limits said of a request, for handlers and outer layers.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use super::{
-    RequestHead,
     few::Few,
     gate::{Gate, Verdict},
     settings::Settings,
@@ -99,8 +98,15 @@ pub(super) struct Checked {
     refused: Option<Refused>,
     retry_after: Option<Duration>,
     reading: Reading,
+    /// Which of the limit's quotas decided.
+    band: usize,
+    /// Of each quota, where there are several.
+    bands: Box<[Reading]>,
     partition_key: Option<Box<[u8]>>,
 }
+
+/// The least time after which it is worth asking for what nobody knows the return of.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is left, as of some moment.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +122,24 @@ impl From<Decision<'_>> for Reading {
     }
 }
 
+impl Reading {
+    /// Of each quota of a limit that has several.
+    fn of_bands(gate: &Gate, key: Key) -> Box<[Self]> {
+        let bands = gate.limiter().bands();
+        if bands.is_single() {
+            return Box::default();
+        }
+        let now = gate.limiter().clock().precise();
+        bands.tables().map(|table| table.peek(key, 1, now).into()).collect()
+    }
+
+    /// When all is back, unless nobody knows.
+    fn known_reset(&self, limit: &Limit) -> Option<Duration> {
+        let unknown = limit.permit_returns_on_drop() && self.reset_after.is_zero();
+        Some(self.reset_after).filter(|reset| *reset != Duration::MAX && !unknown)
+    }
+}
+
 impl Checked {
     pub(super) fn new(
         gate: &Gate,
@@ -124,14 +148,19 @@ impl Checked {
         cost: u64,
         verdict: Verdict<'_>,
         receipt: Receipt,
-        request: &RequestHead<'_>,
+        partition_key: Option<Box<[u8]>>,
     ) -> Self {
         let (spent, decision, refused, retry_after) = match verdict {
             Verdict::Spent(decision) => (if receipt.is_empty() { 0 } else { cost }, decision, None, None),
             Verdict::Refused(decision) => {
-                // Nobody knows when a denial ends.
-                let wait = decision.retry_after().filter(|wait| *wait != Duration::MAX);
-                (0, decision, decision.own_refusal(), wait)
+                let refused = decision.own_refusal();
+                let permits = decision.limit().permit_returns_on_drop();
+                let wait = match decision.retry_after() {
+                    None if permits && refused == Some(Refused::Level) => Some(ASK_AGAIN),
+                    // Nobody knows when a denial ends.
+                    wait => wait.filter(|wait| *wait != Duration::MAX),
+                };
+                (0, decision, refused, wait)
             }
             Verdict::Free(decision) => (0, decision, None, None),
             Verdict::NeverPasses(decision) => (0, decision, Some(Refused::Level), None),
@@ -146,7 +175,9 @@ impl Checked {
             refused,
             retry_after,
             reading: decision.into(),
-            partition_key: gate.partition_key_of(request),
+            band: decision.limit().band(),
+            bands: Reading::of_bands(gate, key),
+            partition_key,
         }
     }
 
@@ -155,7 +186,9 @@ impl Checked {
         if let (1.., Some(gate)) = (self.spent, gates.get(self.gate)) {
             gate.limiter().give_back(&self.receipt, self.spent);
             self.spent = 0;
-            self.reading = gate.limiter().peek(self.key).into();
+            let decision = gate.limiter().peek(self.key);
+            (self.band, self.reading) = (decision.limit().band(), decision.into());
+            self.bands = Reading::of_bands(gate, self.key);
         }
     }
 }
@@ -204,13 +237,15 @@ impl<'a> LimitStatus<'a> {
         self.checked.reading.remaining
     }
 
-    /// How long until the full capacity is there again if nothing more is spent.
+    /// How long until the full capacity is there again if nothing more is spent; zero also where nobody knows, because
+    /// permits have to be given back.
     pub fn reset_after(&self) -> Duration {
         self.checked.reading.reset_after
     }
 
     /// The earliest time at which the request would pass if nothing else is spent; `None` when it was let through,
-    /// when its cost is above what the limit ever holds, and when its key is denied. For a banned key it is the rest of the ban.
+    /// when its cost is above what the limit ever holds, and when its key is denied. For a banned key it is the rest of the ban;
+    /// for a limit on concurrency, of which nobody knows, one second.
     pub fn retry_after(&self) -> Option<Duration> {
         self.checked.retry_after
     }
@@ -218,6 +253,23 @@ impl<'a> LimitStatus<'a> {
     /// What the decision was based on.
     pub fn basis(&self) -> Basis {
         self.checked.reading.basis
+    }
+
+    /// Which of the limit's quotas decided, from 0.
+    pub(super) fn band(&self) -> usize {
+        self.checked.band
+    }
+
+    /// The name of the policy that decided, as `RateLimit-Policy` has it.
+    pub(super) fn policy(&self) -> Cow<'a, str> {
+        let table = self.gate.limiter().bands().tables().nth(self.band());
+        table.map_or(Cow::Borrowed(self.limit().name()), |table| table.limit().wire_name())
+    }
+
+    /// What is left of one of the limit's quotas, and when all of it is back, unless nobody knows.
+    pub(super) fn standing(&self, band: usize) -> (u64, Option<Duration>) {
+        let reading = self.checked.bands.get(band).unwrap_or(&self.checked.reading);
+        (reading.remaining, reading.known_reset(self.limit()))
     }
 
     pub(super) fn gate(&self) -> &'a Gate {

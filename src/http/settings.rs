@@ -1,6 +1,6 @@
 //! What a layer is set to, shared by all its services.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
@@ -95,9 +95,9 @@ impl Settings {
         self.keeps_outcome = settles || attaches || self.fields.on_all_responses();
         let shown: Vec<_> = self.gates.iter().filter(|gate| !gate.is_shadow()).collect();
         let fixed = shown.iter().all(|gate| !gate.has_partition_key());
-        let policies: Vec<_> = shown.iter().map(|gate| show_policy(gate)).collect();
+        let policies: Vec<_> = shown.iter().flat_map(|gate| show_policies(gate)).collect();
         let policy = self.fields.policy(&policies).filter(|_| fixed);
-        self.policy = policy.map(|policy| (policy, shown.len()));
+        self.policy = policy.map(|policy| (policy, policies.len()));
     }
 
     fn refuse(&self, request: RequestHead<'_>, limited: RateLimited) -> Response<Bytes> {
@@ -130,7 +130,7 @@ impl Settings {
     }
 
     fn write_fields(&self, headers: &mut HeaderMap, limited: &RateLimited) {
-        let mut shown = limited.limits().filter(|limit| !limit.is_shadow()).map(|limit| show(&limit));
+        let mut shown = limited.limits().filter(|limit| !limit.is_shadow()).flat_map(show);
         let now =
             || self.gates.first().map_or_else(Default::default, |gate| gate.limiter().clock().precise().wall);
         match (shown.next(), shown.next()) {
@@ -148,29 +148,37 @@ impl Settings {
     }
 }
 
-/// What does not change from request to request.
-fn show_policy(gate: &Gate) -> Shown<'_> {
-    let limit = gate.limiter().limit();
-    Shown {
-        name: limit.name(),
-        quota: limit.quota(),
-        capacity: limit.capacity(),
-        unit: gate.quota_unit(),
-        remaining: 0,
-        reset_after: Duration::ZERO,
-        refused: false,
-        retry_after: None,
-        partition_key: None,
-    }
+/// What does not change from request to request, of each of the limit's quotas.
+fn show_policies(gate: &Gate) -> impl Iterator<Item = Shown<'_>> {
+    gate.limiter().bands().tables().map(|table| {
+        let limit = table.limit();
+        Shown {
+            name: limit.name(),
+            band: limit.band(),
+            quota: limit.quota(),
+            capacity: limit.capacity(),
+            unit: gate.quota_unit(),
+            remaining: 0,
+            reset_after: None,
+            refused: false,
+            retry_after: None,
+            partition_key: None,
+        }
+    })
 }
 
-fn show<'a>(status: &LimitStatus<'a>) -> Shown<'a> {
-    Shown {
-        remaining: status.remaining(),
-        reset_after: status.reset_after(),
-        refused: !status.is_allowed(),
-        retry_after: status.retry_after(),
-        partition_key: status.partition_key(),
-        ..show_policy(status.gate())
-    }
+fn show<'a>(status: LimitStatus<'a>) -> impl Iterator<Item = Shown<'a>> {
+    show_policies(status.gate()).map(move |policy| {
+        let (remaining, reset_after) = status.standing(policy.band);
+        // Of several quotas, the one that takes longest has refused.
+        let decided = policy.band == status.band();
+        Shown {
+            remaining,
+            reset_after,
+            refused: decided && !status.is_allowed(),
+            retry_after: status.retry_after().filter(|_| decided),
+            partition_key: status.partition_key(),
+            ..policy
+        }
+    })
 }
