@@ -1,5 +1,8 @@
 //! One limit's side of the gossip: publishing this node's shares, and taking in those of others.
 
+mod own;
+mod permits;
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
@@ -19,8 +22,7 @@ use crate::{
     table::{
         Table,
         flow::{Flow, Rate},
-        give_back::{Late, refunds_in},
-        slab::{CLEAN, Cell},
+        slab::CLEAN,
     },
     time::{Now, Timestamp, saturating_nanos},
 };
@@ -196,182 +198,6 @@ impl Book {
             .then(|| now.mono.after(Duration::from_nanos(self.table.meter().nanos_to_earn(1, now))))
     }
 
-    /// Writes down what this node spent on the key in `slot`. Returns what peers need to hear of, if
-    /// anything.
-    pub(super) fn publish(
-        &mut self,
-        me: ActorIndex,
-        slot: u32,
-        restate: bool,
-        now: Now,
-    ) -> Option<Published> {
-        let table = Arc::clone(&self.table);
-        let cell = table.cell(slot)?;
-        // Before the counts are read, so that whatever comes after them is noted again.
-        let changed = cell.flush_at.swap(CLEAN, Ordering::SeqCst) != CLEAN;
-        let span_ms = if changed { cell.changed_since(now.mono) } else { 0 };
-        let spent = cell.level.spent();
-        if spent & DEAD != 0 {
-            return None;
-        }
-        self.ledger.begin(&table, slot, span_ms, now);
-        let epoch = self.epoch(now);
-        if self.ledger.entry(slot, me, epoch).is_none() {
-            // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
-            let held = self.table.limit().permit_returns_on_drop() && Self::in_hand(cell) > 0;
-            if !restate && !held && !self.has_unpublished(me, slot) {
-                return None;
-            }
-            self.roll(me, slot, cell, now);
-        }
-        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
-        let share = Share { spent: in_epoch, refunded: self.refunded(cell, epoch) };
-        let stamp = self.ledger.stamp(now.mono);
-        let merged = self.ledger.merge(slot, me, epoch, share, stamp);
-        self.ledger.touch(slot, me, epoch, stamp);
-        let first = merged.previous.is_none();
-        (merged.news || restate).then_some(Published { epoch, span_ms, first })
-    }
-
-    /// What this node spent in its current epoch and did not give back; of permits, those that are in use.
-    fn in_hand(cell: &Cell) -> u64 {
-        let spent = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
-        spent.saturating_sub(cell.refunded.load(Ordering::Acquire))
-    }
-
-    /// Sets whose permits do not count among those of others, because they are this node's or their node is gone, and counts
-    /// anew where that changes anything.
-    pub(super) fn set_gone(&mut self, gone: &BTreeSet<ActorIndex>) {
-        if !self.table.limit().permit_returns_on_drop() || self.gone == *gone {
-            return;
-        }
-        self.gone.clone_from(gone);
-        for slot in (0..self.table.used_slots()).chain([self.table.shared_slot()]) {
-            self.recount(slot);
-        }
-    }
-
-    fn recount(&mut self, slot: u32) {
-        let Self { ledger, table, gone, .. } = self;
-        ledger.recount(table, slot, |actor| !gone.contains(&actor));
-    }
-
-    /// Begins a new epoch of this node's share: what the last one holds stays in it, but for permits that are still held.
-    fn roll(&mut self, me: ActorIndex, slot: u32, cell: &Cell, now: Now) {
-        let Some(last) = self.newest_own(me, slot) else { return };
-        let window = self.window.map(|window| window as u16);
-        let share = self.table.end_epoch(slot, cell, last.share, window.map(|_| last.epoch), window);
-        self.note_ended(me, slot, last.epoch, share, now);
-    }
-
-    /// Writes down a share of an ended epoch, for peers to hear of if there is anything new in it.
-    fn note_ended(&mut self, me: ActorIndex, slot: u32, epoch: u16, share: Share, now: Now) {
-        let stamp = self.ledger.stamp(now.mono);
-        if self.ledger.merge(slot, me, epoch, share, stamp).news {
-            self.ended.push((slot, Published { epoch, span_ms: 0, first: false }));
-        }
-    }
-
-    /// Takes the shares of ended epochs that peers need to hear of.
-    pub(super) fn take_ended(&mut self) -> Vec<(u32, Published)> {
-        std::mem::take(&mut self.ended)
-    }
-
-    /// Gives back units of ended epochs that were handed over: to their own epoch's share while there is one, and to the
-    /// level. Of those that have retired, or whose key was given up, nothing comes back.
-    pub(super) fn return_late(&mut self, me: ActorIndex, now: Now) {
-        let table = Arc::clone(&self.table);
-        for Late { slot, key, end, units } in table.marks.take_late() {
-            let Some(cell) = table.cell(slot).filter(|cell| cell.holds(key)) else { continue };
-            let Some(entry) = self.own_of(me, slot, cell, end) else { continue };
-            if cell.level.spent() & DEAD != 0
-                || self.ledger.is_retired(&entry, true, self.epoch(now), now.mono)
-            {
-                continue;
-            }
-            let given = units.min(entry.share.net());
-            if given > 0 {
-                let share = Share { refunded: entry.share.refunded + given, ..entry.share };
-                self.note_ended(me, slot, entry.epoch, share, now);
-                self.ledger.settle(&table, slot, -table.meter().fixed(given), 0, 0, now);
-            }
-        }
-    }
-
-    /// This node's share of an ended epoch that holds the unit up to which a slot's count came to `end`: the newest begins
-    /// at the cell's base, and each earlier one ends where the next begins.
-    fn own_of(&self, me: ActorIndex, slot: u32, cell: &Cell, end: u64) -> Option<Entry> {
-        let mut own: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| entry.actor == me).copied().collect();
-        own.sort_by(|a, b| (b.epoch.wrapping_sub(a.epoch) as i16).cmp(&0));
-        let mut until = cell.base.load(Ordering::Acquire);
-        own.into_iter().skip(1).find(|entry| {
-            let from = until.saturating_sub(entry.share.spent);
-            let holds = from < end && end <= until;
-            until = from;
-            holds
-        })
-    }
-
-    /// Units given back in an epoch of this node's.
-    fn refunded(&self, cell: &Cell, epoch: u16) -> u64 {
-        refunds_in(cell.refunded.load(Ordering::Acquire), self.window.map(|_| epoch))
-    }
-
-    fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
-        let own = self.ledger.entries(slot).filter(|entry| entry.actor == me);
-        own.copied().reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
-    }
-
-    /// Publishes a key that has changed; one that changes fast becomes a hot one.
-    pub(super) fn publish_changed(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<Published> {
-        let before = self.newest_own(me, slot).map_or(0, |entry| entry.share.spent);
-        let published = self.publish(me, slot, false, now)?;
-        let after = self.ledger.entry(slot, me, published.epoch).map_or(0, |entry| entry.share.spent);
-        if after.saturating_sub(before) >= self.threshold.max(LEAST_URGENT as u64) {
-            let table = Arc::clone(&self.table);
-            self.hot.heat(&table, slot, Heat::Here, now);
-        }
-        Some(published)
-    }
-
-    /// Publishes a hot key: with its demand, and with the count at which it has to be looked at again.
-    pub(super) fn publish_hot(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<Published> {
-        let published = self.publish(me, slot, true, now)?;
-        let table = Arc::clone(&self.table);
-        let cell = table.cell(slot)?;
-        // What was published, so that units spent since then still part from it.
-        let spent =
-            self.ledger.entry(slot, me, published.epoch)?.share.spent + cell.base.load(Ordering::Relaxed);
-        self.hot.state(&table, slot, spent, now);
-        cell.set_changed(now.mono);
-        self.rearm(slot, now);
-        Some(published)
-    }
-
-    /// Publishes the key in `slot` if anything of it is unpublished, hot or not.
-    pub(super) fn publish_unpublished(&mut self, me: ActorIndex, slot: u32, now: Now) -> Option<Published> {
-        match (self.has_unpublished(me, slot), self.hot.contains(slot)) {
-            (false, _) => None,
-            (true, true) => self.publish_hot(me, slot, now),
-            (true, false) => self.publish(me, slot, false, now),
-        }
-    }
-
-    /// Whether this node has spent or given back units of which its share does not say.
-    pub(super) fn has_unpublished(&self, me: ActorIndex, slot: u32) -> bool {
-        let Some(cell) = self.table.cell(slot) else { return false };
-        let newest = self.newest_own(me, slot);
-        let published = newest.map_or(Share::default(), |entry| entry.share);
-        let spent = cell.level.spent();
-        let window = self.window.map(|window| window as u16);
-        let epoch = newest.map(|entry| entry.epoch).or(window).unwrap_or(0);
-        let later = window.filter(|window| *window != epoch).map_or(0, |window| self.refunded(cell, window));
-        let refunded = self.refunded(cell, epoch).saturating_add(later);
-        let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Acquire));
-        spent & DEAD == 0 && (in_epoch != published.spent || refunded > published.refunded)
-    }
-
     /// Takes in a share whose units are in the level already.
     pub(super) fn take_baseline(
         &mut self,
@@ -434,31 +260,6 @@ impl Book {
         let meter = self.table.meter();
         let parts = parts.map(|(age_ms, units)| (age_ms.saturating_mul(1_000_000), meter.amount_of(units)));
         self.table.take_in_parts(slot, cell, parts, meter.fixed(included), now);
-    }
-
-    /// Whether somebody attributes more to this node than it has written.
-    pub(super) fn wrote_less_than(&self, me: ActorIndex, item: &Item, now: Now) -> bool {
-        if (self.epoch(now).wrapping_sub(item.epoch) as i16) >= 2 {
-            return false;
-        }
-        let written = self.table.find(item.key).and_then(|slot| self.ledger.entry(slot, me, item.epoch));
-        let written = written.map_or(Share::default(), |entry| entry.share);
-        item.share.spent > written.spent || item.share.refunded > written.refunded
-    }
-
-    /// Ends all shares of this node's former incarnation: what they hold is published, and the next begins at zero.
-    pub(super) fn close_own(&mut self, former: ActorIndex) {
-        for slot in 0..self.table.used_slots() {
-            if let (Some(newest), Some(cell)) = (self.newest_own(former, slot), self.table.cell(slot)) {
-                self.table.end_epoch(slot, cell, newest.share, None, None);
-                if !self.table.limit().permit_returns_on_drop() {
-                    cell.refunded.store(0, Ordering::Release);
-                } else if Self::in_hand(cell) > 0 {
-                    // Permits that are still held go over to the next.
-                    self.renewals.push(slot);
-                }
-            }
-        }
     }
 
     /// Sets the count at which a hot key has to be looked at before its time.
@@ -730,24 +531,6 @@ impl Book {
 fn admitted_in_an_epoch(limit: &Limit) -> u64 {
     let earned = limit.quota().units_per_second() * limit.epoch_length().as_secs_f64();
     limit.capacity().saturating_add(earned.ceil() as u64)
-}
-
-impl Book {
-    /// The same where nothing comes back with time: a part of the quota is held for them.
-    fn assume_held(&mut self, missing: usize, nodes: usize, now: Now) {
-        let shared = self.table.limit().on_partition() == OnPartition::Share;
-        let part = self.table.meter().capacity() / nodes.max(1) as i64;
-        let base = if shared { part.saturating_mul(missing as i64) } else { 0 };
-        let drain = &self.table.drain;
-        if base != 0 || !drain.is_unset() {
-            drain.store(Flow { base, from: now.mono, ..Flow::default() });
-        }
-    }
-
-    /// Slots whose permits have to be carried into a new epoch.
-    pub(super) fn take_renewals(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.renewals)
-    }
 }
 
 /// Units that may be unpublished before a key cannot wait, for a quota of so many in a fleet of so many nodes.

@@ -180,6 +180,7 @@ impl Table {
 
     /// What a refusal by level entails for its key, as the limit says; returns the decision.
     #[cold]
+    #[allow(clippy::too_many_arguments, reason = "a refusal, and whose it is")]
     pub(super) fn punish(
         &self,
         slot: u32,
