@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Channel, Event, Gossip, NodeIndex, PeerState, ProtocolError,
+    Channel, Event, Gossip, NodeIndex, ProtocolError,
     actors::Change,
     book::{Allowance, Refusal},
     message::{self, Beat, FrameReader, Hello, Item, Malformed, Message, Part, Progress, WireActor},
@@ -239,12 +239,7 @@ impl Gossip {
             // The first beat heard of an actor may be its last, long ago; the next one is a sign of life.
             if !new {
                 state.heard = now.mono;
-                // Where counts are not passed on at once, those of a node that was lost are to come first: until then what is
-                // assumed of it is nearer the truth.
-                let complete = state.clock >= beat.version || !self.is_direct();
-                if complete || self.peer(node).is_none_or(|peer| peer.state != PeerState::Unreachable) {
-                    self.heard_of(node, incarnation, now);
-                }
+                self.heard_of(node, incarnation, now);
             }
         }
     }

@@ -31,6 +31,8 @@ const MAX_SWEEP: u32 = 16_384;
 const SWEEP_HEARTBEATS: u32 = 64;
 /// Heartbeats after which a node in a small fleet passes on what a peer should have heard directly.
 const PATIENCE_HEARTBEATS: u32 = 3;
+/// How long it then does so at once: the two may have no connection, and would act on old news of each other.
+const RELAYING: Duration = Duration::from_secs(1);
 /// Ranges up to this length are sent without superseded changes.
 const DEDUPLICATED: usize = 4_096;
 /// An actor with nothing left in the ledgers is forgotten after it has not been heard for so long.
@@ -268,10 +270,14 @@ impl Gossip {
             let from =
                 if now.mono.since(known.sent_at) < retry { known.acked.max(known.sent) } else { known.acked };
             let relayed = actor != me && direct;
+            let missed = now.mono.since(known.level_at) >= patience;
             if from < state.head()
-                && !(relayed && now.mono.since(known.level_at) < patience)
+                && (!relayed || missed || now.mono < known.relayed_until)
                 && state.since(from).len() > 0
             {
+                if relayed && missed {
+                    known.relayed_until = now.mono.after(RELAYING);
+                }
                 tellings.push(Telling { actor, from });
             }
         }
