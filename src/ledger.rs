@@ -86,6 +86,19 @@ impl Vain {
         Self(grains | (begin as u32) << GRAIN_BITS)
     }
 
+    /// So many grains at the beginning of the window with this number, of which the last bits are kept.
+    fn of_window(grains: u32, window: u64) -> Self {
+        Self(grains.min(MOST_GRAINS - 1) | (window as u32) << GRAIN_BITS)
+    }
+
+    /// So many grains that end now, or at the beginning of the current window.
+    fn of(meter: &Meter, grains: u32, now: Now) -> Self {
+        match meter.window(now) {
+            Some(window) => Self::of_window(grains, window),
+            None => Self::ending(grains, micros(now.mono)),
+        }
+    }
+
     fn grains(self) -> u32 {
         self.0 & MOST_GRAINS
     }
@@ -427,7 +440,11 @@ impl Ledger {
         self.make_room(slot);
         if let Some(record) = self.records.get_mut(slot).filter(|record| record.vain == Vain::UNKNOWN) {
             let first = micros(now.mono).wrapping_sub(u64::from(span_ms) * 1_000);
-            record.vain = Vain::ending(full_grains(meter), first);
+            let full = full_grains(meter);
+            record.vain = match meter.window(now) {
+                Some(window) => Vain::of_window(full, window),
+                None => Vain::ending(full, first),
+            };
             record.seen = seen(meter, cell.level.offset());
         }
     }
@@ -445,25 +462,35 @@ impl Ledger {
         let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
-        let at = micros(now.mono);
-        let kept = if meter.needs_wall() { 0 } else { record.vain.within(VAIN_MICROS, at) };
-        if gained > 0 {
-            let gained = (gained as f64 / self.grain) as u32;
-            record.vain = Vain::ending(kept.saturating_add(gained).min(full_grains(meter)), at);
-        } else if kept == 0 && !meter.needs_wall() {
-            // Or it would seem to be of today again when the count of steps has gone round.
-            record.vain = Vain::ending(0, at);
+        let gained = (gained as f64 / self.grain) as u32;
+        let kept = match meter.window(now) {
+            Some(window) if Vain::of_window(record.vain.grains(), window) == record.vain => {
+                record.vain.grains()
+            }
+            // What an earlier window lost pays for nothing that is spent in this one or the last.
+            Some(_) => 0,
+            None => record.vain.within(VAIN_MICROS, micros(now.mono)),
+        };
+        // Once all is over, so that it does not seem to be of today again when the count of steps has gone round.
+        if gained > 0 || kept == 0 {
+            record.vain = Vain::of(meter, kept.saturating_add(gained).min(full_grains(meter)), now);
         }
     }
 
-    /// How many grains of the earnings in vain may pay for units spent within the last `age` nanoseconds.
-    fn payable(vain: Vain, meter: &Meter, age: u64, now: Now) -> u32 {
-        match meter.needs_wall() {
-            // Only what is news of the last window, in which the rest of the quota was lost.
-            true if meter.earned_within(age, now) > 0 => vain.grains(),
-            true => 0,
-            false => vain.within(age / 1_000, micros(now.mono)),
+    /// How much the earnings in vain may pay of `amount` units, spent within the last `age` nanoseconds, in the fixed point.
+    fn payable(&self, vain: Vain, table: &Table, amount: i64, age: u64, now: Now) -> i64 {
+        let meter = table.meter();
+        let grains =
+            if meter.needs_wall() { vain.grains() } else { vain.within(age / 1_000, micros(now.mono)) };
+        let earned = (f64::from(grains) * self.grain) as i64;
+        if !meter.needs_wall() {
+            return amount.min(earned);
         }
+        // Only what was spent in the last window, in which the rest of the quota was lost; evenly, for all that is known.
+        let turned =
+            saturating_nanos(table.limit().quota().period()).saturating_sub(meter.nanos_to_earn(1, now));
+        let before = age.saturating_sub(turned) as f64 / age.max(1) as f64;
+        earned.min((amount as f64 * before) as i64)
     }
 
     /// Ends a change of `cell`'s offset that the gossip made itself: the change was not earned in vain.
@@ -480,7 +507,7 @@ impl Ledger {
         self.look(table, slot, cell, now);
         let full = full_grains(table.meter());
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = Vain::ending(full, micros(now.mono));
+            record.vain = Vain::of(table.meter(), full, now);
         }
     }
 
@@ -510,8 +537,7 @@ impl Ledger {
             // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
             cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
         } else if let Some(vain) = self.records.get(slot as usize).map(|record| record.vain) {
-            let payable = f64::from(Self::payable(vain, meter, age, now)) * self.grain;
-            let paid = amount.min(payable as i64);
+            let paid = self.payable(vain, table, amount, age, now);
             if let Some(record) = self.records.get_mut(slot as usize).filter(|_| paid > 0) {
                 record.vain = vain.less((paid as f64 / self.grain).ceil() as u32);
             }
@@ -543,7 +569,7 @@ impl Ledger {
         );
         self.looked(meter, slot, cell);
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = Vain::ending(0, micros(now.mono));
+            record.vain = Vain::of(meter, 0, now);
         }
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Known {
     pub(super) streamed_until: Timestamp,
     /// When it was last seen to have as much as this node.
     pub(super) level_at: Timestamp,
+    /// Until when it is told at once of what it should have heard directly, for it lately did not.
+    pub(super) relayed_until: Timestamp,
 }
 
 /// One other node.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Channel, Event, Gossip, NodeIndex, PeerState, ProtocolError, RefusedStatus,
+    Channel, Event, Gossip, NodeIndex, ProtocolError, RefusedStatus,
     actors::{Change, MAX_INCARNATIONS},
     book::{Allowance, Refusal, Taken},
     message::{self, Beat, FrameReader, Hello, Item, Malformed, Message, Part, Progress, WireActor},
@@ -295,12 +295,7 @@ impl Gossip {
         // The first beat heard of an actor may be its last, long ago; the next one is a sign of life.
         if before.is_some_and(|before| is_later(beat.beat, before)) {
             state.heard = now.mono;
-            // Where counts are not passed on at once, those of a node that was lost are to come first: until then what is
-            // assumed of it is nearer the truth.
-            let complete = state.clock >= beat.version || !self.is_direct();
-            if complete || self.peer(node).is_none_or(|peer| peer.state != PeerState::Unreachable) {
-                self.heard_of(node, incarnation, now);
-            }
+            self.heard_of(node, incarnation, now);
         }
     }
 

@@ -34,6 +34,8 @@ const PATIENCE_HEARTBEATS: u32 = 3;
 /// Heartbeats that what was sent in a stream is given to be taken in before it is sent again: it is not lost, and a peer
 /// that has much to take in takes its time.
 const STREAM_HEARTBEATS: u32 = 10;
+/// How long it then does so at once: the two may have no connection, and would act on old news of each other.
+const RELAYING: Duration = Duration::from_secs(1);
 /// Ranges up to this length are sent without superseded changes.
 const DEDUPLICATED: usize = 4_096;
 /// An actor with nothing left in the ledgers is forgotten after it has not been heard for so long.
@@ -315,10 +317,14 @@ impl Gossip {
             let streamed = if now.mono < known.streamed_until { known.streamed } else { 0 };
             let from = known.acked.max(sent).max(streamed);
             let relayed = actor != me && direct;
+            let missed = now.mono.since(known.level_at) >= patience;
             if from < state.head()
-                && !(relayed && now.mono.since(known.level_at) < patience)
+                && (!relayed || missed || now.mono < known.relayed_until)
                 && state.since(from).len() > 0
             {
+                if relayed && missed {
+                    known.relayed_until = now.mono.after(RELAYING);
+                }
                 tellings.push(Telling { actor, from });
             }
         }
