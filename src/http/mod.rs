@@ -8,18 +8,20 @@
 //! check it, all or nothing. A refusal is written by `answer` and `headers`. Otherwise the service is called, `future`
 //! waits for it, and `settle` gives back what does not count.
 //!
+//! `configs/recipes.toml` has limits for what follows, with figures to start from:
+//!
 //! | for | limit by | set |
 //! |---|---|---|
-//! | login | client and account, 5 an hour; client, 20 an hour | [`Count::Failures`] on both |
-//! | registration | client, 5 a day | [`Count::Successes`] |
-//! | password reset, one-time codes | account, 3 an hour; client, 10 an hour | all requests count |
-//! | checking a one-time code | account, 5 an hour | [`Count::Failures`] |
+//! | login | client and account; client | [`Count::Failures`] on both; a ban on the second, and [`RateLimitLayer::ban_status`] |
+//! | registration | client | [`Count::Successes`] |
+//! | password reset | account; client | all requests count |
+//! | one-time code | account | [`Count::Failures`], and a ban |
 //! | paid upstream | account; and `()`, the budget of the whole service | [`Gate::cost`] |
-//! | heavy report | account, 2 at once | [`Count::InFlight`] |
+//! | heavy report | account | nothing: a [limit on concurrency](crate::Limit::concurrency) holds its permit until the response is sent |
 //! | public API | account that a layer outside has verified, [`or`](KeyExtractor::or) else client | [`HeaderFields::rate_limit`] |
-//! | WebSocket | client for the handshake; connection for each message | [`LimitStatus::key`], [`InFlight`] |
-//! | crawler | client's /48 and /24, slowly | [`ClientIp::ipv6_prefix`], [`Gate::skip`] for those that are welcome |
-//! | suspicious address | client, 20 misses an hour | [`Gate::failure_if`] on 401, 403 and 404, [`Gate::status`] 403 |
+//! | WebSocket | client for handshakes and for connections; connection for each message | [`InFlight`], [`LimitStatus::key`] |
+//! | crawler | client's /48 and /24, evenly | [`ClientIp::ipv6_prefix`], [`Gate::skip`] for those that are welcome |
+//! | suspicious address | client | [`Count::Failures`] with [`Gate::failure_if`] on 401, 403 and 404, and a ban |
 //!
 //! What clients send is parsed in `extract` only. Nothing there can panic or grow, and no key or credential is logged
 //! or sent on.

@@ -30,7 +30,7 @@ fn limits() -> Result<RateLimitLayer, ratemesh::LimitError> {
 
 /// Serves until the process ends.
 async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let server = Server::builder().timeout(Duration::from_secs(10)).layer(limits()?);
+    let mut server = Server::builder().timeout(Duration::from_secs(10)).layer(limits()?);
     Ok(server.add_service(Greeter).serve_with_incoming(TcpIncoming::from(listener)).await?)
 }
 

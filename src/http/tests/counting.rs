@@ -171,3 +171,101 @@ async fn of_ten_thousand_at_once_exactly_the_failures_count() {
     }
     assert_eq!(spent(&limiter, "a"), REQUESTS / 2);
 }
+
+fn permits(name: &str, permits: u64) -> Limiter {
+    Limiter::with_clock(Limit::concurrency(name, permits).build().unwrap(), ManualClock::new())
+}
+
+#[tokio::test]
+async fn permits_come_back_whatever_is_set() {
+    for count in [Count::All, Count::Failures, Count::Successes, Count::InFlight] {
+        let limiter = permits("reports", 1);
+        let layer = RateLimitLayer::from(gate(&limiter).count(count));
+        for path in ["/200", "/401", "/500", "/204"] {
+            let response = call(&layer, request("a", path)).await;
+            assert_eq!(spent(&limiter, "a"), 1, "{count:?}");
+            assert_eq!(call(&layer, request("a", "/")).await.status(), 429, "{count:?}");
+            drop(response);
+            assert_eq!(spent(&limiter, "a"), 0, "{count:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_by_another_limit_holds_no_permit() {
+    let (reports, api) = (permits("reports", 2), limiter("api", 1));
+    for layer in [layer(&reports).and(gate(&api)), layer(&api).and(gate(&reports))] {
+        let held = call(&layer, request("a", "/")).await;
+        assert_eq!(spent(&reports, "a"), u64::from(held.status() == 200));
+        assert_eq!(call(&layer, request("a", "/")).await.status(), 429);
+        drop(held);
+        assert_eq!(spent(&reports, "a"), 0);
+    }
+    // Beside failures that are counted: each comes back by its own rule.
+    let failures = limiter("failures", 5);
+    let layer = layer(&reports).and(gate(&failures).count(Count::Failures));
+    let (held, failed) = (call(&layer, request("b", "/200")).await, call(&layer, request("b", "/401")).await);
+    assert_eq!((spent(&reports, "b"), spent(&failures, "b")), (2, 1));
+    drop((held, failed));
+    assert_eq!((spent(&reports, "b"), spent(&failures, "b")), (0, 1));
+}
+
+#[tokio::test]
+async fn code_of_the_application_that_panics_takes_no_permit_along() {
+    let limiter = permits("reports", 1);
+    let panicking: [fn(Gate) -> Gate; 3] = [
+        |gate| gate.partition_key(|_| panic!("on purpose")),
+        |gate| gate.cost(|_| panic!("on purpose")),
+        |gate| gate.skip(|_| panic!("on purpose")),
+    ];
+    for own in panicking {
+        for layer in [own(gate(&limiter)).into(), layer(&limiter).and(own(gate(&limiter)))] {
+            let layer: RateLimitLayer = layer;
+            let mut service = layer.layer(service_fn(echo));
+            let called = std::panic::catch_unwind(AssertUnwindSafe(|| {
+                drop(tower::Service::call(&mut service, request("a", "/")));
+            }));
+            assert!(called.is_err());
+            assert_eq!(spent(&limiter, "a"), 0);
+        }
+    }
+    // A service may panic before it has made a future.
+    let mut service = layer(&limiter).layer(service_fn(
+        |_: Request<()>| -> std::future::Ready<Result<Response<Body>, Infallible>> { panic!("on purpose") },
+    ));
+    let called = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        drop(tower::Service::call(&mut service, request("a", "/")));
+    }));
+    assert!(called.is_err());
+    assert_eq!(spent(&limiter, "a"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn permits_of_many_at_once_all_come_back() {
+    let limiter = permits("reports", 8);
+    let peak = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let service = layer(&limiter).layer(service_fn({
+        let (limiter, peak) = (limiter.clone(), Arc::clone(&peak));
+        move |request: Request<()>| {
+            peak.fetch_max(spent(&limiter, "a"), std::sync::atomic::Ordering::Relaxed);
+            async {
+                tokio::task::yield_now().await;
+                echo(request).await
+            }
+        }
+    }));
+    let tasks: Vec<_> =
+        (0..2_000).map(|_| tokio::spawn(service.clone().oneshot(request("a", "/")))).collect();
+    let mut passed = 0;
+    for (number, task) in tasks.into_iter().enumerate() {
+        // Some responses are read to the end, others are dropped halfway.
+        let response = task.await.unwrap().unwrap();
+        passed += u64::from(response.status() == 200);
+        if number % 2 == 0 {
+            text(response).await;
+        }
+    }
+    assert!(passed >= 8, "{passed}");
+    assert!((1..=8).contains(&peak.load(std::sync::atomic::Ordering::Relaxed)));
+    assert_eq!(spent(&limiter, "a"), 0);
+}

@@ -2,6 +2,7 @@
 
 mod answers;
 mod counting;
+mod fields;
 mod gates;
 mod rules;
 mod watching;
