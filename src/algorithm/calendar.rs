@@ -38,6 +38,11 @@ impl Months {
         self.window(now).saturating_sub(self.window(before)).saturating_mul(self.step)
     }
 
+    /// Nanoseconds since the current month began.
+    pub(super) fn nanos_into(self, now: WallTime) -> u64 {
+        now.as_unix_nanos().saturating_sub(first_day(self.window(now)).saturating_mul(DAY))
+    }
+
     pub(super) fn nanos_to_earn(self, amount: u64, now: WallTime) -> u64 {
         let months = amount.div_ceil(self.step.max(1));
         let then = first_day(self.window(now).saturating_add(months)).saturating_mul(DAY);
@@ -91,6 +96,7 @@ mod tests {
         }
         assert_eq!(months.nanos_to_earn(11, at(31, 0)), (28 + 31) * DAY);
         assert_eq!(months.earned_within(1, at(31, 0)), 10);
+        assert_eq!((months.nanos_into(at(31, 0)), months.nanos_into(at(33, 7))), (0, 2 * DAY + 7));
         assert_eq!(months.nanos_to_earn(u64::MAX, at(31, 0)), u64::MAX - 31 * DAY);
     }
 }

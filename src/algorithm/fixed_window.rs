@@ -48,6 +48,11 @@ impl Steps {
         self.window(now).saturating_sub(self.window(before)).saturating_mul(self.step)
     }
 
+    /// Nanoseconds since the current window began.
+    pub(super) fn nanos_into(self, now: WallTime) -> u64 {
+        now.as_unix_nanos() % self.period_nanos
+    }
+
     pub(super) fn nanos_to_earn(self, amount: u64, now: WallTime) -> u64 {
         let windows = amount.div_ceil(self.step.max(1));
         let into = now.as_unix_nanos() % self.period_nanos;

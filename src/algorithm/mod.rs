@@ -163,6 +163,15 @@ impl Meter {
         self.window(spent_at) == self.window(now)
     }
 
+    /// Nanoseconds since the current window began, where there are windows.
+    pub(crate) fn nanos_into_window(&self, now: Now) -> Option<u64> {
+        match &self.refill {
+            Refill::Linear(_) | Refill::Never => None,
+            Refill::Steps(steps) => Some(steps.nanos_into(now.wall)),
+            Refill::Months(months) => Some(months.nanos_into(now.wall)),
+        }
+    }
+
     /// Nanoseconds until `amount` more will have been earned, rounded up; 0 for nothing.
     pub(crate) fn nanos_to_earn(&self, amount: i64, now: Now) -> u64 {
         let Ok(amount @ 1..) = u64::try_from(amount) else { return 0 };

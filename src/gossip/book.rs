@@ -339,7 +339,13 @@ impl Book {
         if self.table.limit().permit_returns_on_drop() {
             self.recount(slot);
         } else if amount != 0 {
-            let spent_within = age.saturating_add(u64::from(item.span_ms) * 1_000_000);
+            let mut spent_within = age.saturating_add(u64::from(item.span_ms) * 1_000_000);
+            if let Some(into) =
+                self.table.meter().nanos_into_window(now).filter(|_| !is_over && self.window.is_some())
+            {
+                // What a share of the current window holds was spent in it, however long before its key had changed.
+                spent_within = spent_within.min(into);
+            }
             let left = self.ledger.settle(&self.table, slot, amount, spent_within, floor, now);
             self.ledger.forgive(slot, left);
         }

@@ -112,14 +112,23 @@ fn a_refusal_names_file_line_key_value_and_what_would_do() {
         ),
         (with("\"reports\"", "\"api\""), &[":41:1: limit[1].name: \"api\" is the name of an earlier limit"]),
         (with("\"reports\"", "\"a b\""), &[":41:1: limit[1].name (of \"a b\") = \"a b\""]),
-        (with("fixed_window", "window"), &["limit[1].algorithm", "\"token_bucket\", \"fixed_window\""]),
+        (
+            with("fixed_window", "window"),
+            &[
+                "limit[1].algorithm",
+                "\"token_bucket\", \"leaky_bucket\", \"fixed_window\", \"sliding_window\"",
+            ],
+        ),
         (without("period = \"1h\""), &["limit[1].period (of \"reports\") is missing"]),
         (without("quota = 20"), &["limit[1].quota (of \"reports\") is missing"]),
         (
             with("quota = 20", "quota = 20\nrate = \"1/s\""),
             &["limit[1].rate", "stands beside quota or period"],
         ),
-        (with("quota = 20", "quota = 20\nburst = 3"), &["limit[1].burst (of \"reports\") = 3", "no burst"]),
+        (
+            with("quota = 20", "quota = 20\nburst = 3"),
+            &["limit[1].burst (of \"reports\") = 3", "only a token bucket has a burst"],
+        ),
         (with("[gossip]", "[gossip"), &["node-1.toml:24:8: not TOML"]),
         (with("[gossip]", "[gosip]"), &[":24:2: gosip is not a known key; did you mean gossip?", "limit"]),
         (with("[[limit]]", "[limit]"), &["node-1.toml:40:3: not TOML: duplicate key"]),
