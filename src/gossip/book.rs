@@ -60,6 +60,8 @@ pub(super) struct Book {
     /// Shares of the next window, whose units count from its beginning on.
     ahead: Vec<(u32, ActorIndex)>,
     threshold: u64,
+    /// Units in a heartbeat from which on a key is a hot one.
+    heats_at: u64,
     /// Hot keys of which there has been news since expectations were worked out.
     touched: Vec<u32>,
     /// Own shares of ended epochs that have changed, by slot, and that peers need to hear of.
@@ -140,10 +142,14 @@ impl Book {
         let hot_threshold =
             limit.quota().units() as f64 * THRESHOLD_PART * HOT_NODES / (nodes as f64 + HOT_NODES);
         let threshold = threshold(limit.quota().units(), nodes);
+        let rate = limit.quota().units_per_second();
         Self {
             ledger: Ledger::new(limit),
             hot: HotKeys::new(&table, heartbeat, hot_threshold.max(1.0), nodes),
             threshold,
+            // By what a second brings: where the quota is one of minutes, its part would hardly ever be spent in a heartbeat, and
+            // however long it lasts, one node could starve beside another.
+            heats_at: threshold.min((rate * THRESHOLD_PART) as u64).max(LEAST_URGENT as u64),
             started: now.mono,
             epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
             window: table.meter().window(now).filter(|_| limit.has_common_epochs()),

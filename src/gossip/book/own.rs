@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{Book, LEAST_URGENT, Published};
+use super::{Book, Published};
 use crate::{
     algorithm::level::DEAD,
     counter::Share,
@@ -130,7 +130,7 @@ impl Book {
         let before = self.newest_own(me, slot).map_or(0, |entry| entry.share.spent);
         let published = self.publish(me, slot, false, now)?;
         let after = self.ledger.entry(slot, me, published.epoch).map_or(0, |entry| entry.share.spent);
-        if after.saturating_sub(before) >= self.threshold.max(LEAST_URGENT as u64) {
+        if after.saturating_sub(before) >= self.heats_at {
             let table = Arc::clone(&self.table);
             self.hot.heat(&table, slot, Heat::Here, now);
         }
