@@ -1,4 +1,5 @@
-//! A WebSocket echo: each handshake takes a unit of its client's, and each message a unit of its connection's.
+//! A WebSocket echo: each handshake takes a unit of its client's, each connection that is open a permit of its client's, and each
+//! message a unit of its connection's.
 //!
 //! `cargo run --example websocket`, then `websocat ws://localhost:3000/echo`
 
@@ -8,7 +9,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{
         ConnectInfo, State, WebSocketUpgrade,
         ws::{CloseFrame, Message, WebSocket, close_code},
@@ -18,17 +19,25 @@ use axum::{
 };
 use ratemesh::{
     Limit, Limiter, Quota,
-    http::{ClientIp, RateLimitLayer},
+    http::{ClientIp, Gate, InFlight, RateLimitLayer},
 };
 use tokio::net::TcpListener;
 
 /// How many messages a connection may send too many before it is closed.
 const PATIENCE: u32 = 3;
 
-async fn upgrade(socket: WebSocketUpgrade, State(messages): State<Limiter>) -> Response {
+async fn upgrade(
+    socket: WebSocketUpgrade,
+    State(messages): State<Limiter>,
+    permit: Option<Extension<InFlight>>,
+) -> Response {
     static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
     let connection = CONNECTIONS.fetch_add(1, Ordering::Relaxed);
-    socket.on_upgrade(move |socket| echo(socket, messages, connection))
+    socket.on_upgrade(async move |socket| {
+        echo(socket, messages, connection).await;
+        // The connection outlives the response to its handshake, and holds the permit until it ends.
+        drop(permit);
+    })
 }
 
 async fn echo(mut socket: WebSocket, messages: Limiter, connection: u64) {
@@ -57,11 +66,12 @@ async fn echo(mut socket: WebSocket, messages: Limiter, connection: u64) {
 }
 
 fn app() -> Result<Router, ratemesh::LimitError> {
-    let handshakes = Limiter::new(Limit::token_bucket("handshakes", Quota::per_minute(60)).burst(2).build()?);
+    let handshakes = Limiter::new(Limit::token_bucket("handshakes", Quota::per_minute(60)).burst(5).build()?);
+    let connections = Limiter::new(Limit::concurrency("connections", 2).build()?);
     let messages = Limiter::new(Limit::token_bucket("messages", Quota::per_minute(60)).burst(5).build()?);
     let client = ClientIp::new().peer(|info: &ConnectInfo<SocketAddr>| info.0);
     let router = Router::new().route("/echo", get(upgrade)).with_state(messages);
-    Ok(router.layer(RateLimitLayer::new(handshakes, client)))
+    Ok(router.layer(RateLimitLayer::new(handshakes, client.clone()).and(Gate::new(connections, client))))
 }
 
 /// Serves until the process ends.

@@ -222,7 +222,7 @@ async fn clients_behind_a_proxy_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_socket_is_limited_by_handshake_and_by_message() {
+async fn sockets_are_limited_by_handshake_by_message_and_in_number() {
     use futures_util::{SinkExt as _, StreamExt as _};
     use tokio_tungstenite::{
         client_async,
@@ -249,8 +249,22 @@ async fn a_socket_is_limited_by_handshake_and_by_message() {
     let (mut other, _) = connect().await.unwrap();
     other.send(Message::text("hello")).await.unwrap();
     assert_eq!(other.next().await.unwrap().unwrap(), Message::text("hello"));
-    match connect().await.unwrap_err() {
-        Error::Http(response) => assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS),
-        error => panic!("{error}"),
-    }
+    let refused = |answer| match answer {
+        Ok(_) => panic!("a connection too many"),
+        Err(Error::Http(response)) => assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS),
+        Err(error) => panic!("{error}"),
+    };
+    // Two at a time: the first has been closed by the server, and its permit comes back.
+    let connected = async {
+        loop {
+            match connect().await {
+                Ok(connected) => return connected,
+                answer => refused(answer),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    };
+    let third = tokio::time::timeout(std::time::Duration::from_secs(30), connected).await.unwrap();
+    refused(connect().await);
+    drop(third);
 }

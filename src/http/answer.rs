@@ -15,11 +15,16 @@ use crate::decision::Refused;
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const QUOTA_EXCEEDED_TITLE: &str = "Request cannot be satisfied as assigned quota has been exceeded";
 
+/// The problem type of section 5.3, for clients who are banned.
+const ABNORMAL_USAGE: &str = "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+const ABNORMAL_USAGE_TITLE: &str = "Request not satisfied due to detection of abnormal request pattern";
+
 /// What a refusal's body is written as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalBody {
-    /// `application/problem+json` (RFC 9457), of the type `quota-exceeded`, with the limit in `violated-policies`.
+    /// `application/problem+json` (RFC 9457), of the type `quota-exceeded`, or `abnormal-usage-detected` for who is banned, with
+    /// the limit in `violated-policies`.
     #[default]
     Problem,
     /// `application/json` with `error`, `message`, `limit` and `retry_after`.
@@ -142,7 +147,10 @@ impl Answer {
             RefusalBody::Problem => {
                 let mut problem = Object::new();
                 match refusal.refused() {
-                    Refused::Banned | Refused::Denied => {
+                    Refused::Banned => {
+                        problem.string("type", ABNORMAL_USAGE).string("title", ABNORMAL_USAGE_TITLE)
+                    }
+                    Refused::Denied => {
                         let title = status.canonical_reason().unwrap_or("");
                         problem.string("type", "about:blank").string("title", title)
                     }

@@ -22,7 +22,7 @@ use crate::{limit::Quota, time::WallTime};
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// The unit of what is in flight, in the draft's registry of quota units (section 8.3).
+/// The unit of what is in flight, one of the draft's quota units (section 3.1.2).
 const CONCURRENT_REQUESTS: &str = "concurrent-requests";
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

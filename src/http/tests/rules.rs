@@ -29,7 +29,8 @@ async fn a_banned_client_is_told_for_how_long_with_the_status_that_is_set() {
     );
     let body = text(response).await;
     assert!(
-        body.contains("has banned this client. Try again in 90 seconds.") && body.contains("about:blank"),
+        body.contains("has banned this client. Try again in 90 seconds.")
+            && body.contains("abnormal-usage-detected"),
         "{body}"
     );
 
@@ -65,7 +66,8 @@ async fn listed_networks_apply_to_the_clients_address() {
             (denied.status(), header(&denied, "retry-after")),
             (StatusCode::FORBIDDEN, "absent".into())
         );
-        assert!(text(denied).await.contains("denies this client"));
+        let body = text(denied).await;
+        assert!(body.contains("denies this client") && body.contains("about:blank"), "{body}");
     }
     assert_eq!(limiter.live_keys(), 0);
     // The list goes by the address, and not by the /64 that it is limited by.
