@@ -130,6 +130,13 @@ impl<'a> Decision<'a> {
         self.allowed && self.reason == Reason::Exempt
     }
 
+    /// Whether the request was allowed, and its cost spent.
+    #[cfg(feature = "http")]
+    #[inline]
+    pub(crate) fn has_spent(&self) -> bool {
+        self.allowed && self.reason == Reason::Level
+    }
+
     /// Whether the key is refused whatever it asks for.
     pub(crate) fn is_kept_out(&self) -> bool {
         !self.allowed && matches!(self.reason, Reason::Banned | Reason::Denied)

@@ -93,7 +93,7 @@ impl Limiter {
     }
 
     // Compiled here, once, and not again in each crate that checks.
-    fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
+    pub(crate) fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
         if !self.bands.is_single() {
             return self.bands.check(key, cost, self.clock.precise());
         }

@@ -49,11 +49,13 @@ fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) ->
     };
     // Whatever the application's own code does, it does before anything is spent.
     let partition_key = gate.partition_key_of(request);
+    if !settings.keeps_outcome() {
+        let Err(verdict) = gate.let_pass(key, cost, listed) else { return Admission::Free };
+        let checked = Checked::new(gate, 0, key, cost, verdict, Receipt::default(), partition_key);
+        return Admission::Refused(RateLimited::new(Arc::clone(settings), Few::one(checked)));
+    }
     let (verdict, spent) = gate.check(key, cost, listed);
     let passes = verdict.is_allowed() || gate.is_shadow();
-    if passes && !settings.keeps_outcome() {
-        return Admission::Free;
-    }
     let checked = Checked::new(gate, 0, key, cost, verdict, spent, partition_key);
     let limited = RateLimited::new(Arc::clone(settings), Few::one(checked));
     if passes { Admission::Limited(limited) } else { Admission::Refused(limited) }

@@ -274,6 +274,22 @@ impl Gate {
         (self.judge(decision, cost), spent)
     }
 
+    /// Checks where nothing is done about what passes; a refusal is the error.
+    #[inline]
+    pub(super) fn let_pass(&self, key: Key, cost: u64, listed: Option<Override>) -> Result<(), Verdict<'_>> {
+        let fits = self.limiter.limit().check_fits(cost).is_ok();
+        let verdict = if cost == 0 || listed.is_some() || !fits {
+            self.check(key, cost, listed).0
+        } else {
+            let decision = self.limiter.decide(key, cost);
+            if decision.has_spent() && self.refusals.is_quiet() {
+                return Ok(());
+            }
+            self.judge(decision, cost)
+        };
+        if verdict.is_allowed() || self.is_shadow() { Ok(()) } else { Err(verdict) }
+    }
+
     /// What a request that costs nothing finds.
     pub(super) fn free(&self, key: Key) -> (Decision<'_>, Receipt) {
         (self.limiter.peek(key), Receipt::default())

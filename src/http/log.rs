@@ -27,9 +27,15 @@ impl RefusalLog {
         self.due(now)
     }
 
+    /// Whether no refusals wait to be logged.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.gathered.load(Relaxed) == 0
+    }
+
     /// Returns how many refusals are still to be logged, if it is time to.
     pub(super) fn due(&self, now: Timestamp) -> Option<u64> {
-        if self.gathered.load(Relaxed) == 0 {
+        if self.is_quiet() {
             return None;
         }
         let last = self.last.load(Relaxed);
