@@ -281,7 +281,7 @@ impl Table {
         {
             let meter = self.meter();
             let holds = || cell.holds(key);
-            match cell.level.try_to_spend(meter, meter.earned(now), 0, cost, holds) {
+            match cell.level.try_to_spend(meter, meter.earned(now), 0, meter.near(), cost, holds) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);
@@ -330,7 +330,7 @@ impl Table {
                         return decision;
                     }
                 } else {
-                    match self.spend(cell, key, cost, now) {
+                    match self.spend(cell, key, cost, now, self.meter().near()) {
                         Outcome::Allowed { level, spent } => {
                             self.note_spent(slot, cell, spent, now);
                             witness.spent(slot, key, spent);
@@ -370,11 +370,11 @@ impl Table {
 
     /// Spends from a cell, against whatever other threads do with it.
     #[inline]
-    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now) -> Outcome {
+    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now, near: i64) -> Outcome {
         let meter = self.meter();
         let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
         loop {
-            match cell.level.try_to_spend(meter, earned, drawn, cost, || cell.holds(key)) {
+            match cell.level.try_to_spend(meter, earned, drawn, near, cost, || cell.holds(key)) {
                 Outcome::Contended => {}
                 outcome => return outcome,
             }
@@ -445,7 +445,7 @@ impl Table {
             } else {
                 cell.level.mend(meter, earned, drawn);
             }
-            match self.spend(cell, key, cost, now) {
+            match self.spend(cell, key, cost, now, 0) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);

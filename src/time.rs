@@ -81,6 +81,9 @@ impl Now {
     }
 }
 
+/// How far a coarse reading can be behind a precise one, with a margin: the slowest kernel tick is 10 ms.
+pub(crate) const COARSE_NANOS: u64 = 16_000_000;
+
 /// A duration in whole nanoseconds, saturating after 584 years.
 pub(crate) fn saturating_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -277,3 +277,32 @@ fn threads_admit_exactly_what_comes_back() {
     });
     assert_eq!(admitted, vec![RATE * MILLIS / 1_000; KEYS]);
 }
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the bound is on time as it passes outside of the crate")]
+fn no_interval_admits_more_than_the_burst_and_what_comes_back() {
+    use std::time::Instant;
+
+    let _turn = turn();
+    for (rate, burst) in [(1_000, 1), (1_000, 10), (100_000, 100), (10_000_000, 10_000)] {
+        let limit = Limit::token_bucket("interval", Quota::per_second(rate)).burst(burst).build().unwrap();
+        let limiter = Limiter::new(limit);
+        for pause in 0..20 {
+            // Long enough for a full bucket, and at another place of the kernel's tick each time.
+            let idle = Instant::now();
+            while idle.elapsed() < Duration::from_micros(11_000 + pause * 191) {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            let mut admitted = 0;
+            while start.elapsed() < Duration::from_micros(300) {
+                admitted += u64::from(limiter.check("key").is_allowed());
+            }
+            let most = burst as f64 + rate as f64 * start.elapsed().as_secs_f64();
+            assert!(
+                admitted as f64 <= most,
+                "{admitted} admitted at {rate}/s, burst {burst}, instead of {most}"
+            );
+        }
+    }
+}

@@ -6,8 +6,8 @@
 //! would exceed the capacity: what is above it is then gone for good.
 //!
 //! When exactly a lid is put on matters. At a time that lies some milliseconds back, the bucket would begin to fill
-//! again from there, and admit as much more than its capacity in an instant. So a check that finds the bucket full is
-//! told so, and puts the lid on at the precise time.
+//! again from there, and admit as much more than its capacity in an instant. So a check that finds the bucket full, or
+//! [so near to it](Meter::near) that it may have filled meanwhile, is told so, and looks at the precise time.
 
 use std::{
     ops::RangeInclusive,
@@ -39,7 +39,7 @@ pub(crate) enum Outcome {
     Allowed { level: i64, spent: u64 },
     /// Not spent: the level was too low.
     Denied { level: i64 },
-    /// Not spent: the level is above the capacity, and waits for its [lid](Level::put_lid_on).
+    /// Not spent: the level is above the capacity, or near to it, and may need its [lid](Level::put_lid_on).
     Full,
     /// The slot holds no key, or another one, or a key that a rule of its own may apply to.
     Gone,
@@ -107,13 +107,15 @@ impl Level {
     /// Spends `cost` units if the level, less what is `drawn` on it from elsewhere, allows it; tries once. A cost above the
     /// capacity, which only a leaky bucket lets through, needs a full bucket, and the level goes below zero.
     ///
-    /// `alive` says whether the slot still holds the caller's key; it is asked after the look at the count.
+    /// A level that comes as `near` to the capacity as this is taken to be full. `alive` says whether the slot still holds
+    /// the caller's key; it is asked after the look at the count.
     #[inline(always)]
     pub(crate) fn try_to_spend(
         &self,
         meter: &Meter,
         earned: u64,
         drawn: i64,
+        near: i64,
         cost: u64,
         alive: impl Fn() -> bool,
     ) -> Outcome {
@@ -124,7 +126,7 @@ impl Level {
             return Outcome::Gone;
         }
         let above = above(meter, earned, drawn, spent, self.offset.load(Ordering::Acquire));
-        if above > 0 {
+        if above > -near {
             return Outcome::Full;
         }
         let level = above + meter.capacity;
@@ -342,7 +344,7 @@ mod tests {
         let level = Level::dead();
         let first = level.revive(&meter, 0, meter.capacity());
         assert!(level.kill(first));
-        assert_eq!(level.try_to_spend(&meter, 0, 0, 1, alive), Outcome::Gone);
+        assert_eq!(level.try_to_spend(&meter, 0, 0, 0, 1, alive), Outcome::Gone);
         let second = level.revive(&meter, 0, meter.capacity());
         assert!(second > first);
     }
@@ -353,10 +355,10 @@ mod tests {
         let level = Level::dead();
         let hour = meter.fixed(3_600_000) as u64;
         level.revive(&meter, hour, meter.capacity());
-        assert!(matches!(level.try_to_spend(&meter, 0, 0, 1, alive), Outcome::Denied { .. }));
+        assert!(matches!(level.try_to_spend(&meter, 0, 0, 0, 1, alive), Outcome::Denied { .. }));
         assert!(level.mend(&meter, 0, 0));
         assert_eq!(level.read(&meter, 0, 0), 0);
         let later = meter.fixed(5) as u64;
-        assert!(matches!(level.try_to_spend(&meter, later, 0, 5, alive), Outcome::Allowed { .. }));
+        assert!(matches!(level.try_to_spend(&meter, later, 0, 0, 5, alive), Outcome::Allowed { .. }));
     }
 }

@@ -27,7 +27,7 @@ pub(crate) mod token_bucket;
 
 use std::time::Duration;
 
-use crate::time::{Now, saturating_nanos};
+use crate::time::{COARSE_NANOS, Now, saturating_nanos};
 use calendar::Months;
 use fixed_window::Steps;
 use token_bucket::Linear;
@@ -36,6 +36,9 @@ use token_bucket::Linear;
 const RUN_NANOS: u128 = 300 * 366 * 86_400 * 1_000_000_000;
 /// The finest fixed point: 2⁻³² unit.
 const MAX_SCALE: u32 = 32;
+
+/// A bucket is small when more than this part of it comes back between two steps of the coarse clock.
+const SMALL_BUCKET: i64 = 32;
 
 /// Earnings and capacities stay below two to this power.
 const ROOM_BITS: u32 = 62;
@@ -49,6 +52,8 @@ pub(crate) struct Meter {
     capacity: i64,
     /// The lowest level that debts are allowed to reach, as a positive number.
     max_debt: i64,
+    /// How near to the capacity a level may have reached it since the coarse clock's last step.
+    near: i64,
     refill: Refill,
 }
 
@@ -68,15 +73,18 @@ impl Meter {
             u64::try_from(u128::from(units) * 1_000_000_000 / period.as_nanos().max(1)).unwrap_or(u64::MAX);
         let max_debt = capacity.max(second).max(1);
         let scale = scale(units, period, capacity.max(max_debt));
-        let refill = Refill::Linear(Linear::new(units, saturating_nanos(period), scale));
-        Self { scale, capacity: fixed(capacity, scale), max_debt: fixed(max_debt, scale), refill }
+        let linear = Linear::new(units, saturating_nanos(period), scale);
+        let (capacity, step) = (fixed(capacity, scale), linear.earned_in(COARSE_NANOS) as i64);
+        let near = if step < capacity / SMALL_BUCKET { 0 } else { step };
+        Self { scale, capacity, max_debt: fixed(max_debt, scale), near, refill: Refill::Linear(linear) }
     }
 
     /// A window that earns its whole quota of `units` at each turn of the wall clock's `period`.
     pub(crate) fn fixed_window(units: u64, period: Duration) -> Self {
         let scale = scale(units, period, units);
         let refill = Refill::Steps(Steps::new(saturating_nanos(period), units << scale));
-        Self { scale, capacity: fixed(units, scale), max_debt: fixed(units, scale), refill }
+        let capacity = fixed(units, scale);
+        Self { scale, capacity, max_debt: capacity, near: 0, refill }
     }
 
     /// The same in each month of the calendar, in UTC.
@@ -86,6 +94,7 @@ impl Meter {
             scale,
             capacity: fixed(units, scale),
             max_debt: fixed(units, scale),
+            near: 0,
             refill: Refill::Months(Months::new(units << scale)),
         }
     }
@@ -94,13 +103,17 @@ impl Meter {
     pub(crate) fn leaky_bucket(units: u64, period: Duration, queue: u64) -> Self {
         let mut meter = Self::token_bucket(units, period, queue.max(1));
         meter.capacity = fixed(1, meter.scale);
+        if let Refill::Linear(linear) = &meter.refill {
+            meter.near = linear.earned_in(COARSE_NANOS) as i64;
+        }
         meter
     }
 
     /// A stock of `units` that earns nothing.
     pub(crate) fn stock(units: u64) -> Self {
         let scale = scale(0, Duration::MAX, units);
-        Self { scale, capacity: fixed(units, scale), max_debt: fixed(units, scale), refill: Refill::Never }
+        let capacity = fixed(units, scale);
+        Self { scale, capacity, max_debt: capacity, near: 0, refill: Refill::Never }
     }
 
     /// Whether nothing comes back by itself.
@@ -124,6 +137,15 @@ impl Meter {
     #[inline]
     pub(crate) fn capacity(&self) -> i64 {
         self.capacity
+    }
+
+    /// How near to the capacity the level has to be at a coarse time for it to matter that it may have reached the
+    /// capacity since. Nothing for windows, which fill at their boundaries, and for buckets so large that what comes back
+    /// between two steps of the coarse clock is less than a thirtieth of them: reading the precise clock at every
+    /// check of a bucket that is almost full would cost more than that is worth.
+    #[inline]
+    pub(crate) fn near(&self) -> i64 {
+        self.near
     }
 
     /// How far below zero debts may take the level.

@@ -126,7 +126,7 @@ impl Table {
         let mut mended = false;
         loop {
             let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
-            match cell.level.try_to_spend(meter, earned, drawn, cost, || cell.holds(key)) {
+            match cell.level.try_to_spend(meter, earned, drawn, 0, cost, || cell.holds(key)) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);
@@ -164,7 +164,7 @@ impl Table {
         loop {
             kept.advance(self, cut, cell, now);
             let drawn = self.drawn(cell, now).saturating_sub(kept.history.faded(cut, now.mono));
-            match cell.level.try_to_spend(meter, 0, drawn, cost, || cell.holds(key)) {
+            match cell.level.try_to_spend(meter, 0, drawn, 0, cost, || cell.holds(key)) {
                 Outcome::Allowed { level, spent } => {
                     kept.advance(self, cut, cell, now);
                     let waits = Waits { retry: 0, reset: kept.history.nanos_until_empty(cut, now.mono) };
