@@ -14,6 +14,8 @@
 
 use std::collections::BTreeMap;
 
+mod vain;
+
 use crate::{
     algorithm::Meter,
     counter::Share,
@@ -21,6 +23,7 @@ use crate::{
     table::{Table, slab::Cell},
     time::{Now, Timestamp, saturating_nanos},
 };
+use vain::{GRAIN_MICROS, MOST_GRAINS, VAIN_MICROS, Vain, full_grains, micros};
 
 /// An actor's place in the gossip's list of actors.
 pub(crate) type ActorIndex = u16;
@@ -35,15 +38,6 @@ pub(crate) const MAX_ACTORS: usize = SPILLED as usize;
 const IN_PLACE: usize = 3;
 /// A cell's offset is remembered in sixteenths of a unit.
 const SEEN_BITS: u32 = 4;
-/// Earnings in vain of longer ago are forgotten: news older than that is not to be expected.
-const VAIN_MICROS: u64 = 500_000;
-/// They are counted in grains: four microseconds of earning, or for windows 2⁻¹⁷ of the quota.
-const GRAIN_MICROS: u64 = 4;
-const GRAIN_BITS: u32 = 17;
-const MOST_GRAINS: u32 = (1 << GRAIN_BITS) - 1;
-/// The rest of the word is where they begin, in steps of 128 microseconds modulo 2¹⁵.
-const STEP_MICROS: u64 = 128;
-const STEP_BITS: u32 = u32::BITS - GRAIN_BITS;
 
 /// One actor's share of a key in one epoch.
 #[derive(Clone, Copy, Debug)]
@@ -66,60 +60,6 @@ struct Record {
     /// The cell's offset when the gossip last looked, in sixteenths of a unit.
     seen: u32,
     vain: Vain,
-}
-
-/// What was earned in vain lately: from when on, and how much, in grains. It is taken to have been earned at one go.
-///
-/// News of spending is paid from its end backwards: what comes later has to have been spent earlier than what was paid
-/// for, or it has nothing to be paid from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Vain(u32);
-
-impl Vain {
-    /// Nobody has looked yet.
-    const UNKNOWN: Self = Self(u32::MAX);
-
-    /// So many grains, the last of them earned at `end_micros`.
-    fn ending(grains: u32, end_micros: u64) -> Self {
-        let grains = grains.min(MOST_GRAINS - 1);
-        let begin = end_micros.wrapping_sub(u64::from(grains) * GRAIN_MICROS) / STEP_MICROS;
-        Self(grains | (begin as u32) << GRAIN_BITS)
-    }
-
-    /// So many grains at the beginning of the window with this number, of which the last bits are kept.
-    fn of_window(grains: u32, window: u64) -> Self {
-        Self(grains.min(MOST_GRAINS - 1) | (window as u32) << GRAIN_BITS)
-    }
-
-    /// So many grains that end now, or at the beginning of the current window.
-    fn of(meter: &Meter, grains: u32, now: Now) -> Self {
-        match meter.window(now) {
-            Some(window) => Self::of_window(grains, window),
-            None => Self::ending(grains, micros(now.mono)),
-        }
-    }
-
-    fn grains(self) -> u32 {
-        self.0 & MOST_GRAINS
-    }
-
-    /// The same beginning, and fewer grains.
-    fn less(self, grains: u32) -> Self {
-        Self(self.0 & !MOST_GRAINS | self.grains().saturating_sub(grains))
-    }
-
-    /// Microseconds since the last of it was earned.
-    fn since(self, now_micros: u64) -> u64 {
-        let now = (now_micros / STEP_MICROS) as u32;
-        let steps = now.wrapping_sub(self.0 >> GRAIN_BITS) & ((1 << STEP_BITS) - 1);
-        (u64::from(steps) * STEP_MICROS).saturating_sub(u64::from(self.grains()) * GRAIN_MICROS)
-    }
-
-    /// How many grains of it were earned in the last `micros`, and not longer ago than anything is remembered.
-    fn within(self, micros: u64, now_micros: u64) -> u32 {
-        let grains = micros.min(VAIN_MICROS).saturating_sub(self.since(now_micros)) / GRAIN_MICROS;
-        u32::try_from(grains).unwrap_or(MOST_GRAINS).min(self.grains())
-    }
 }
 
 impl Record {
@@ -441,7 +381,7 @@ impl Ledger {
         if let Some(record) = self.records.get_mut(slot).filter(|record| record.vain == Vain::UNKNOWN) {
             let first = micros(now.mono).wrapping_sub(u64::from(span_ms) * 1_000);
             let full = full_grains(meter);
-            record.vain = match meter.window(now) {
+            record.vain = match meter.window(table.own_time(cell.key(), now)) {
                 Some(window) => Vain::of_window(full, window),
                 None => Vain::ending(full, first),
             };
@@ -463,6 +403,7 @@ impl Ledger {
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
         let gained = (gained as f64 / self.grain) as u32;
+        let now = table.own_time(cell.key(), now);
         let kept = match meter.window(now) {
             Some(window) if Vain::of_window(record.vain.grains(), window) == record.vain => {
                 record.vain.grains()
@@ -478,8 +419,7 @@ impl Ledger {
     }
 
     /// How much the earnings in vain may pay of `amount` units, spent within the last `age` nanoseconds, in the fixed point.
-    fn payable(&self, vain: Vain, table: &Table, amount: i64, age: u64, now: Now) -> i64 {
-        let meter = table.meter();
+    fn payable(&self, vain: Vain, meter: &Meter, amount: i64, age: u64, now: Now) -> i64 {
         let grains =
             if meter.needs_wall() { vain.grains() } else { vain.within(age / 1_000, micros(now.mono)) };
         let earned = (f64::from(grains) * self.grain) as i64;
@@ -487,8 +427,7 @@ impl Ledger {
             return amount.min(earned);
         }
         // Only what was spent in the last window, in which the rest of the quota was lost; evenly, for all that is known.
-        let turned =
-            saturating_nanos(table.limit().quota().period()).saturating_sub(meter.nanos_to_earn(1, now));
+        let turned = meter.nanos_into_window(now).unwrap_or(u64::MAX);
         let before = age.saturating_sub(turned) as f64 / age.max(1) as f64;
         earned.min((amount as f64 * before) as i64)
     }
@@ -507,7 +446,7 @@ impl Ledger {
         self.look(table, slot, cell, now);
         let full = full_grains(table.meter());
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = Vain::of(table.meter(), full, now);
+            record.vain = Vain::of(table.meter(), full, table.own_time(cell.key(), now));
         }
     }
 
@@ -537,7 +476,7 @@ impl Ledger {
             // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
             cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
         } else if let Some(vain) = self.records.get(slot as usize).map(|record| record.vain) {
-            let paid = self.payable(vain, table, amount, age, now);
+            let paid = self.payable(vain, meter, amount, age, now);
             if let Some(record) = self.records.get_mut(slot as usize).filter(|_| paid > 0) {
                 record.vain = vain.less((paid as f64 / self.grain).ceil() as u32);
             }
@@ -569,18 +508,9 @@ impl Ledger {
         );
         self.looked(meter, slot, cell);
         if let Some(record) = self.records.get_mut(slot as usize) {
-            record.vain = Vain::of(meter, 0, now);
+            record.vain = Vain::of(meter, 0, table.own_time(cell.key(), now));
         }
     }
-}
-
-/// What is earned in vain by a bucket that has been full for long, or a window that nobody used.
-fn full_grains(meter: &Meter) -> u32 {
-    if meter.is_continuous() { (VAIN_MICROS / GRAIN_MICROS) as u32 } else { MOST_GRAINS }
-}
-
-fn micros(at: Timestamp) -> u64 {
-    at.as_nanos() / 1_000
 }
 
 fn seen_shift(meter: &Meter) -> u32 {
