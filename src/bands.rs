@@ -87,6 +87,8 @@ impl Bands {
     }
 
     /// Decides on several quotas, all or nothing. Allocates nothing.
+    // Kept out of the way of limits with one quota, which share its caller.
+    #[inline(never)]
     pub(crate) fn check(&self, key: Key, cost: u64, now: Now) -> Decision<'_> {
         self.decide(key, cost, 0, now, &mut [None; MAX_BANDS])
     }
