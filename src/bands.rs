@@ -7,7 +7,7 @@
 //! spent on in order. Should one refuse now, because of a request between the look and the spending, what the earlier ones
 //! spent is given back; in that moment, and only then, others may find units spent that were only tried for.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     decision::Decision,
@@ -268,13 +268,18 @@ pub(crate) fn decide_all<'a>(
     let mut refused = None;
     for (place, (part, outcome)) in parts.clone().zip(outcomes.iter_mut()).enumerate() {
         let decision = part.look();
-        if part.enforced && !decision.is_allowed() && refused.is_none() {
-            refused = Some((place, part));
+        if part.enforced && !decision.is_allowed() {
+            // Of several, the one that lasts longest: one that is over in a moment would be spent on for nothing.
+            let wait =
+                if part.never_passes() { Duration::MAX } else { decision.retry_after().unwrap_or_default() };
+            if refused.is_none_or(|(_, _, longest)| wait > longest) {
+                refused = Some((place, part, wait));
+            }
         }
         *outcome = Some(Outcome { decision, spending: None });
     }
     let mut asked = None;
-    if let Some((place, part)) = refused {
+    if let Some((place, part, _)) = refused {
         // Asked in earnest, so that the refusal is counted; time may have gone on, and it may pass.
         let outcome = part.ask();
         outcomes[place] = Some(outcome);

@@ -40,7 +40,8 @@ use crate::{
 /// refused. Nothing short of a lock around every check could rule that out.
 ///
 /// # Errors
-/// Which limit refused, and why: the first in order, or the first whose cost can never pass. Nothing is spent.
+/// Which limit refused, and why: of several, the one with the longest wait, or the first whose cost can never pass. Nothing is
+/// spent.
 pub fn check_all<'a, K: KeySource>(
     asks: impl IntoIterator<Item = (&'a Limiter, K, u64)>,
 ) -> Result<(), RefusedBy<'a>> {
