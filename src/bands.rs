@@ -154,17 +154,17 @@ impl Bands {
     pub(crate) fn nanos_until(&self, key: Key, units: u64, now: Now) -> u64 {
         let wait = |table: &Arc<Table>| {
             let (meter, look) = (table.meter(), table.peek(key, 0, now));
-            match look.waits {
+            if meter.is_stock() {
                 // What comes back when somebody gives it back may come at once.
-                _ if meter.is_stock() => 0,
-                _ => meter.nanos_to_earn(meter.fixed(units).saturating_sub(look.level), look.now),
+                return 0;
             }
+            let missing = meter.fixed(units).saturating_sub(look.level);
+            meter.nanos_to_earn(missing, table.own_time(key, now))
         };
         self.tables().map(wait).max().unwrap_or(0)
     }
 
     /// What would be said of a key whose network is `listed`.
-    #[cfg(feature = "acquire")]
     pub(crate) fn look(&self, key: Key, listed: Option<Override>, cost: u64, now: Now) -> Decision<'_> {
         match listed {
             Some(listed) => self.first.decide_listed(listed, key, cost, now, false),

@@ -32,7 +32,7 @@ use crate::{
         Meter,
         level::{DEAD, Outcome},
     },
-    decision::{Basis, Decision, Reason, Waits},
+    decision::{Basis, Decision, Reason},
     key::Key,
     limit::{Limit, OnFull, Windows},
     time::{Now, saturating_nanos},
@@ -236,11 +236,7 @@ impl Table {
         precise: impl Fn() -> Now + Copy,
     ) -> Decision<'_> {
         self.lanes.count_check();
-        let mut slot = self.recall(key);
-        if slot == NO_SLOT {
-            slot = self.look_up(key);
-        }
-        self.decide(slot, key, cost, now, precise, move |slot| self.remember(key, slot))
+        self.decide(self.slot_of(key), key, cost, now, precise, move |slot| self.remember(key, slot))
     }
 
     /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
@@ -318,12 +314,14 @@ impl Table {
                     return decision;
                 }
                 let stance = self.stance();
-                if stance.verdict == Verdict::Careful {
-                    if let Some(decision) = self.decide_carefully(slot, cell, key, cost, precise(), &witness)
+                let careful = stance.verdict == Verdict::Careful;
+                if let Some(histories) = self.histories.as_ref().filter(|_| careful) {
+                    if let Some(decision) =
+                        self.decide_by_history(histories, slot, cell, key, cost, precise(), &witness)
                     {
                         return decision;
                     }
-                } else if stance.verdict != Verdict::Level {
+                } else if !careful && stance.verdict != Verdict::Level {
                     if let Some(decision) =
                         self.decide_regardless(slot, cell, key, cost, now, stance, &witness)
                     {
@@ -334,8 +332,10 @@ impl Table {
                         Outcome::Allowed { level, spent } => {
                             self.note_spent(slot, cell, spent, now);
                             witness.spent(slot, key, spent);
-                            let (limit, basis) = (&self.limit, stance.basis);
-                            return Decision::by_meter(limit, true, basis, level, cost, now);
+                            let waits = self.waits(key, level, cost, now);
+                            let decision =
+                                Decision::by_meter(&self.limit, true, stance.basis, level, cost, now);
+                            return Decision { waits, ..decision };
                         }
                         Outcome::Denied { level } => {
                             return self.look_again(slot, key, cost, now, level, precise, witness);
@@ -372,7 +372,7 @@ impl Table {
     #[inline]
     fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now, near: i64) -> Outcome {
         let meter = self.meter();
-        let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
+        let (earned, drawn) = (self.earned(cell, now), self.drawn(cell, now));
         loop {
             match cell.level.try_to_spend(meter, earned, drawn, near, cost, || cell.holds(key)) {
                 Outcome::Contended => {}
@@ -434,12 +434,13 @@ impl Table {
                 (now, exact) = (precise(), true);
             } else if level != FULL {
                 self.count_denied(slot, cell, cost, now);
+                let waits = self.waits(key, level, cost, now);
                 if limit.punishes() {
-                    return self.punish(slot, cell, key, cost, level, Waits::BY_METER, now);
+                    return self.punish(slot, cell, key, cost, level, waits, now);
                 }
-                return Decision::by_meter(limit, false, basis, level, cost, now);
+                return Decision { waits, ..Decision::by_meter(limit, false, basis, level, cost, now) };
             }
-            let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
+            let (earned, drawn) = (self.earned(cell, now), self.drawn(cell, now));
             if level == FULL {
                 cell.level.put_lid_on(meter, earned, drawn);
             } else {
@@ -449,7 +450,8 @@ impl Table {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);
-                    return Decision::by_meter(limit, true, basis, level, cost, now);
+                    let waits = self.waits(key, level, cost, now);
+                    return Decision { waits, ..Decision::by_meter(limit, true, basis, level, cost, now) };
                 }
                 Outcome::Full => level = FULL,
                 Outcome::Denied { level: seen } => level = seen,
@@ -491,7 +493,6 @@ impl Table {
             return None;
         }
         let (level, waits) = self.look_at(slot, cell, cost, now);
-        let now = self.own_time(key, now);
         let reason = if allowed { Reason::Level } else { Reason::Closed };
         Some(Decision { limit: &self.limit, allowed, reason, basis, level, cost, now, waits })
     }
@@ -501,9 +502,7 @@ impl Table {
         if self.marks.is_heard() {
             cell.denied.fetch_add(u32::try_from(cost).unwrap_or(u32::MAX), Ordering::Relaxed);
             // Demand that is refused must be heard of too, or a node that starves could never claim its part.
-            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell, now);
-            }
+            self.note_changed(slot, cell, now);
         }
     }
 
@@ -554,9 +553,8 @@ impl Table {
         let found = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?)));
         let (level, waits) = match found {
             Some((slot, cell)) => self.look_at(slot, cell, cost, now),
-            None => (self.initial_level(), Waits::BY_METER),
+            None => (self.initial_level(), self.waits(key, self.initial_level(), cost, now)),
         };
-        let now = self.own_time(key, now);
         let stance = self.stance();
         let allowed = match stance.verdict {
             Verdict::Level | Verdict::Careful => level >= self.meter().need(cost),

@@ -190,6 +190,38 @@ fn staggered_windows_begin_at_different_times() {
 }
 
 #[test]
+fn what_comes_back_to_a_staggered_window_comes_back_while_it_lasts() {
+    let moment = Duration::from_nanos(1);
+    for key in 0_u64..100 {
+        let (limiter, clock) = limiter(Limit::fixed_window("a", Quota::per_minute(10)).staggered());
+        let (early, late) = (limiter.reserve(key, 4).unwrap(), limiter.reserve(key, 3).unwrap());
+        clock.advance(limiter.peek(key).reset_after() - moment);
+        assert_eq!(early.refund(), 4, "key {key}");
+        assert_eq!(limiter.peek(key).remaining(), 7);
+        clock.advance(moment);
+        assert_eq!(late.refund(), 0, "key {key}");
+        assert_eq!(limiter.peek(key).remaining(), 10);
+    }
+}
+
+#[test]
+fn refusals_that_count_are_paid_for_at_each_keys_own_time() {
+    for key in 0_u64..100 {
+        let limit = Limit::fixed_window("a", Quota::per_minute(10)).staggered().count_denied(true);
+        let (limiter, clock) = limiter(limit);
+        let first = limiter.check_cost(key, 10).unwrap();
+        assert!(first.is_allowed());
+        let turn = first.reset_after();
+        // Six units of the next window are gone for what was refused in this one.
+        let refused = limiter.check_cost(key, 6).unwrap();
+        assert_eq!((refused.is_allowed(), refused.remaining()), (false, 0));
+        assert_eq!(refused.retry_after(), Some(turn + Duration::from_secs(60)), "key {key}");
+        clock.advance(turn);
+        assert_eq!(limiter.peek(key).remaining(), 4, "key {key}");
+    }
+}
+
+#[test]
 fn a_month_lasts_to_its_end() {
     let (limiter, clock) = limiter(Limit::monthly("a", 2));
     // The eleventh of February 1970.

@@ -1,6 +1,6 @@
-//! Decisions that one compare-and-swap does not make: windows that slide, and windows that begin at each key's own time.
+//! What is not a function of the time alone: windows that slide, and windows that begin at each key's own time.
 //!
-//! Where a window slides, what comes back is not a function of time alone but of what the key spent and when. Its history
+//! Where windows begin at each key's own time, it is only the time that differs by key. Where a window slides, what comes back is not a function of time alone but of what the key spent and when. Its history
 //! lies beside its cell behind a lock, which a check holds while it lets go of what has left the window and spends.
 //! The cell's level is what the history says: the capacity less all that is within the window.
 
@@ -95,60 +95,20 @@ impl Table {
         if self.stagger_nanos == 0 { now } else { self.limit.own_time(key, now) }
     }
 
-    /// Decides on a cell whose table needs more than a compare-and-swap; `None` where it is another key's by now.
-    #[inline(never)]
-    pub(super) fn decide_carefully(
-        &self,
-        slot: u32,
-        cell: &Cell,
-        key: Key,
-        cost: u64,
-        now: Now,
-        witness: &dyn Witness,
-    ) -> Option<Decision<'_>> {
-        match &self.histories {
-            Some(histories) => self.decide_by_history(histories, slot, cell, key, cost, now, witness),
-            None => self.decide_at_own_time(slot, cell, key, cost, now, witness),
+    /// How long until a level is restored, where that does not follow from the meter and the time alone.
+    pub(super) fn waits(&self, key: Key, level: i64, cost: u64, now: Now) -> Waits {
+        if self.stagger_nanos == 0 {
+            return Waits::BY_METER;
         }
+        let (meter, now) = (self.meter(), self.own_time(key, now));
+        let until = |wanted: i64| meter.nanos_to_earn(wanted.saturating_sub(level), now);
+        Waits { retry: until(meter.need(cost)), reset: until(meter.capacity()) }
     }
 
-    fn decide_at_own_time(
-        &self,
-        slot: u32,
-        cell: &Cell,
-        key: Key,
-        cost: u64,
-        now: Now,
-        witness: &dyn Witness,
-    ) -> Option<Decision<'_>> {
-        let now = self.own_time(key, now);
-        let (limit, basis, meter) = (&self.limit, self.stance().basis, self.meter());
-        let mut mended = false;
-        loop {
-            let (earned, drawn) = (meter.earned(now), self.drawn(cell, now));
-            match cell.level.try_to_spend(meter, earned, drawn, 0, cost, || cell.holds(key)) {
-                Outcome::Allowed { level, spent } => {
-                    self.note_spent(slot, cell, spent, now);
-                    witness.spent(slot, key, spent);
-                    return Some(Decision::by_meter(limit, true, basis, level, cost, now));
-                }
-                Outcome::Full => cell.level.put_lid_on(meter, earned, drawn),
-                Outcome::Denied { .. } if !mended && cell.level.mend(meter, earned, drawn) => mended = true,
-                Outcome::Denied { level } => {
-                    self.count_denied(slot, cell, cost, now);
-                    if limit.punishes() {
-                        return Some(self.punish(slot, cell, key, cost, level, Waits::BY_METER, now));
-                    }
-                    return Some(Decision::by_meter(limit, false, basis, level, cost, now));
-                }
-                Outcome::Contended => {}
-                Outcome::Gone => return None,
-            }
-        }
-    }
-
+    /// Decides by what is within the window of the cell's key; `None` where it is another key's by now.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
-    fn decide_by_history(
+    #[inline(never)]
+    pub(super) fn decide_by_history(
         &self,
         histories: &Histories,
         slot: u32,
@@ -202,7 +162,8 @@ impl Table {
     /// The level of the key in `slot`, between the deepest debt and the capacity, and when it will be restored.
     pub(crate) fn look_at(&self, slot: u32, cell: &Cell, cost: u64, now: Now) -> (i64, Waits) {
         let Some(histories) = &self.histories else {
-            return (self.level_of(cell, now), Waits::BY_METER);
+            let level = self.level_of(cell, now);
+            return (level, self.waits(cell.key(), level, cost, now));
         };
         let cut = histories.cut;
         let mut shard = histories.shard(slot);

@@ -132,11 +132,7 @@ impl Table {
     ) -> (Decision<'_>, Option<Spending>) {
         self.lanes.count_check();
         let recorder = Recorder { table: self, key, spent: LocalCell::new(None) };
-        let mut slot = self.recall(key);
-        if slot == NO_SLOT {
-            slot = self.look_up(key);
-        }
-        let decision = self.decide(slot, key, cost, now, precise, &recorder);
+        let decision = self.decide(self.slot_of(key), key, cost, now, precise, &recorder);
         let spending = recorder.spent.get().filter(|_| decision.allowed);
         let at = decision.now;
         (decision, spending.map(|(slot, key, end)| Spending { slot, key, units: cost, end, at }))
@@ -273,9 +269,7 @@ impl Table {
         if given > 0 {
             cell.refunded.store(refunds_word(refunded + given, window), Ordering::Release);
             self.put_back(slot, cell, meter.fixed(given), now);
-            if cell.flush_at.load(Ordering::Relaxed) == CLEAN {
-                self.note_clean(slot, cell, now);
-            }
+            self.note_changed(slot, cell, now);
         }
         given
     }

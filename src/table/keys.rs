@@ -19,6 +19,15 @@ impl Table {
         found.inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
     }
 
+    /// Where `key` is, as far as this thread remembers, or else as it is found.
+    #[inline]
+    pub(super) fn slot_of(&self, key: Key) -> u32 {
+        match self.recall(key) {
+            NO_SLOT => self.look_up(key),
+            slot => slot,
+        }
+    }
+
     #[inline]
     pub(super) fn remember(&self, key: Key, slot: u32) {
         let (place, tag) = self.place(key);

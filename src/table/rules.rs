@@ -212,7 +212,6 @@ impl Table {
                 ..Decision::by_meter(limit, false, basis, level, cost, now)
             };
         }
-        let now = self.own_time(key, now);
         Decision { waits, ..Decision::by_meter(limit, false, basis, level, cost, now) }
     }
 
