@@ -137,11 +137,7 @@ impl KeyHandle {
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self) -> Decision<'_> {
-        let now = self.clock.precise();
-        match self.listed {
-            Some(listed) => self.bands.first().decide_listed(listed, self.key, 1, now, false),
-            None => self.bands.peek(self.key, 1, now),
-        }
+        self.bands.look(self.key, self.listed, 1, self.clock.precise())
     }
 
     /// Gives units back, like [`Limiter::refund`](crate::Limiter::refund).

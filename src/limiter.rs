@@ -109,7 +109,7 @@ impl Limiter {
     /// What was refused, and until when. Nothing is spent.
     pub fn reserve(&self, key: impl KeySource, cost: u64) -> Result<Permit, Refusal<'_>> {
         self.limit().check_fits(cost)?;
-        let listed = key.address().and_then(|address| self.listed(address));
+        let listed = self.listed_network(&key);
         Permit::reserve(&self.bands, &self.clock, self.hasher.key(key), listed, cost)
     }
 
@@ -143,18 +143,14 @@ impl Limiter {
 
     #[cfg(feature = "acquire")]
     fn wanted(&self, key: impl KeySource, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
-        let listed = key.address().and_then(|address| self.listed(address));
+        let listed = self.listed_network(&key);
         let key = self.hasher.key(key);
         Wanted { bands: &self.bands, clock: &self.clock, lines: &self.lines, key, listed, cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self, key: impl KeySource) -> Decision<'_> {
-        let now = self.clock.precise();
-        match key.address().and_then(|address| self.listed(address)) {
-            Some(listed) => self.bands.first().decide_listed(listed, self.hasher.key(key), 1, now, false),
-            None => self.bands.peek(self.hasher.key(key), 1, now),
-        }
+        self.look(&key, 1)
     }
 
     /// What [`check_cost`](Self::check_cost) would answer now; spends nothing, and takes no room for a new key.
@@ -163,11 +159,11 @@ impl Limiter {
     /// A cost above the limit's capacity could never pass.
     pub fn peek_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
         self.limit().check_fits(cost)?;
-        let now = self.clock.precise();
-        Ok(match key.address().and_then(|address| self.listed(address)) {
-            Some(listed) => self.bands.first().decide_listed(listed, self.hasher.key(key), cost, now, false),
-            None => self.bands.peek(self.hasher.key(key), cost, now),
-        })
+        Ok(self.look(&key, cost))
+    }
+
+    fn look(&self, key: &impl KeySource, cost: u64) -> Decision<'_> {
+        self.bands.look(self.hasher.key(key), self.listed_network(key), cost, self.clock.precise())
     }
 
     /// Gives back up to `units` that this node spent on `key` in the current epoch, and returns how many it took back.
@@ -221,7 +217,7 @@ impl Limiter {
 
     /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
     pub fn handle(&self, key: impl KeySource) -> KeyHandle {
-        let listed = key.address().and_then(|address| self.listed(address));
+        let listed = self.listed_network(&key);
         KeyHandle::new(
             self.bands.clone(),
             self.clock.clone(),

@@ -98,7 +98,7 @@ fn checked<'a, K: KeySource>(
     let ask = |(index, (limiter, key, cost)): (usize, (&'a Limiter, K, u64))| {
         let fits = limiter.limit().check_fits(cost);
         fits.map_err(|error| RefusedBy { index, refusal: Refusal::Cost(error) })?;
-        let listed = key.address().and_then(|address| limiter.listed(address));
+        let listed = limiter.listed_network(&key);
         Ok(Ask { limiter, key: limiter.key(key), listed, cost, enforced: true })
     };
     asks.into_iter().enumerate().map(ask).collect()

@@ -111,10 +111,16 @@ impl Limiter {
         self.limit().lists().and_then(|lists| lists.find(address))
     }
 
+    /// What the limit's lists say of the network of the address that `key` is, if it is one.
+    #[inline]
+    pub(crate) fn listed_network(&self, key: &impl KeySource) -> Option<Override> {
+        self.listed(key.address()?)
+    }
+
     /// Decides by the network of the address that `key` is, where the limit's lists say something of it.
     #[inline]
     pub(super) fn by_network(&self, key: &impl KeySource, cost: u64) -> Option<Decision<'_>> {
-        let listed = self.listed(key.address()?)?;
+        let listed = self.listed_network(key)?;
         Some(self.decide_listed(listed, self.hasher.key(key), cost))
     }
 
