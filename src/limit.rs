@@ -214,9 +214,7 @@ impl Limit {
     /// Starts a limit whose bucket refills at `quota`; its burst is the quota's units until
     /// [`burst`](LimitBuilder::burst) says otherwise.
     ///
-    /// One node admits at most `burst + rate × t` in any interval of length t, and refuses nothing that this allows. Only a bucket
-    /// that holds more than half a second of its quota may go beyond that, once each time it has filled up: by what comes
-    /// back between two steps of the kernel's coarse clock, 4 ms of the rate as kernels are commonly built.
+    /// One node admits at most `burst + rate × t` in any interval of length t, and refuses nothing that this allows.
     pub fn token_bucket(name: &str, quota: Quota) -> LimitBuilder {
         LimitBuilder::new(name, quota, Algorithm::TokenBucket { burst: quota.units })
     }

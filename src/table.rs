@@ -304,6 +304,7 @@ impl Table {
         precise: impl Fn() -> Now + Copy,
         witness: impl Witness + Copy,
     ) -> Decision<'_> {
+        let mut near = self.meter().near();
         loop {
             if let Some(cell) = self.slab.get(slot) {
                 // Also where there are no rules any more: whoever finds a mark takes it off.
@@ -328,7 +329,7 @@ impl Table {
                         return decision;
                     }
                 } else {
-                    match self.spend(cell, key, cost, now, self.meter().near()) {
+                    match self.spend(cell, key, cost, now, near) {
                         Outcome::Allowed { level, spent } => {
                             self.note_spent(slot, cell, spent, now);
                             witness.spent(slot, key, spent);
@@ -357,7 +358,7 @@ impl Table {
             }
             let insert = || {
                 // A new bucket is full now, not some milliseconds ago.
-                now = precise();
+                (now, near) = (precise(), 0);
                 self.insert(key, now)
             };
             let Some(found) = known.or_else(insert) else {

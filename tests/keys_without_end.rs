@@ -306,3 +306,35 @@ fn no_interval_admits_more_than_the_burst_and_what_comes_back() {
         }
     }
 }
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "the bound is on time as it passes outside of the crate")]
+fn a_bucket_that_has_just_filled_up_admits_no_more_than_its_burst() {
+    use std::time::Instant;
+
+    let _turn = turn();
+    for (rate, burst) in [(1_000, 1_000), (10_000, 20_000), (100_000, 100_000)] {
+        for pause in 0..40_u64 {
+            let limit = Limit::token_bucket("full", Quota::per_second(rate)).burst(burst).build().unwrap();
+            let limiter = Limiter::new(limit);
+            // What comes back in six milliseconds, so that the bucket is full again for some of the pause at its end.
+            let asked = limiter.check_cost("key", rate * 6 / 1_000).unwrap();
+            assert!(asked.is_allowed());
+            let idle = Instant::now();
+            while idle.elapsed() < Duration::from_micros(6_000 + pause * 97) {
+                thread::yield_now();
+            }
+            let start = Instant::now();
+            let mut admitted = 0;
+            // One by one, to the last.
+            while limiter.check("key").is_allowed() {
+                admitted += 1;
+            }
+            let most = burst as f64 + rate as f64 * start.elapsed().as_secs_f64();
+            assert!(
+                f64::from(admitted) <= most,
+                "{admitted} admitted at {rate}/s, burst {burst}, instead of {most}"
+            );
+        }
+    }
+}

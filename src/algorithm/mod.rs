@@ -37,9 +37,6 @@ const RUN_NANOS: u128 = 300 * 366 * 86_400 * 1_000_000_000;
 /// The finest fixed point: 2⁻³² unit.
 const MAX_SCALE: u32 = 32;
 
-/// A bucket is small when more than this part of it comes back between two steps of the coarse clock.
-const SMALL_BUCKET: i64 = 32;
-
 /// Earnings and capacities stay below two to this power.
 const ROOM_BITS: u32 = 62;
 
@@ -74,9 +71,13 @@ impl Meter {
         let max_debt = capacity.max(second).max(1);
         let scale = scale(units, period, capacity.max(max_debt));
         let linear = Linear::new(units, saturating_nanos(period), scale);
-        let (capacity, step) = (fixed(capacity, scale), linear.earned_in(COARSE_NANOS) as i64);
-        let near = if step < capacity / SMALL_BUCKET { 0 } else { step };
-        Self { scale, capacity, max_debt: fixed(max_debt, scale), near, refill: Refill::Linear(linear) }
+        Self {
+            scale,
+            capacity: fixed(capacity, scale),
+            max_debt: fixed(max_debt, scale),
+            near: linear.earned_in(COARSE_NANOS) as i64,
+            refill: Refill::Linear(linear),
+        }
     }
 
     /// A window that earns its whole quota of `units` at each turn of the wall clock's `period`.
@@ -103,9 +104,6 @@ impl Meter {
     pub(crate) fn leaky_bucket(units: u64, period: Duration, queue: u64) -> Self {
         let mut meter = Self::token_bucket(units, period, queue.max(1));
         meter.capacity = fixed(1, meter.scale);
-        if let Refill::Linear(linear) = &meter.refill {
-            meter.near = linear.earned_in(COARSE_NANOS) as i64;
-        }
         meter
     }
 
@@ -140,9 +138,7 @@ impl Meter {
     }
 
     /// How near to the capacity the level has to be at a coarse time for it to matter that it may have reached the
-    /// capacity since. Nothing for windows, which fill at their boundaries, and for buckets so large that what comes back
-    /// between two steps of the coarse clock is less than a thirtieth of them: reading the precise clock at every
-    /// check of a bucket that is almost full would cost more than that is worth.
+    /// capacity since. Nothing for windows, which fill at their boundaries.
     #[inline]
     pub(crate) fn near(&self) -> i64 {
         self.near

@@ -2,10 +2,6 @@
 //!
 //! Bound, for one node: in any interval of length t it admits at most `burst + rate × t` units, and it refuses
 //! nothing that this allows. It is the Generic Cell Rate Algorithm with the state kept in units instead of time.
-//!
-//! One exception is made for speed. A bucket of half a second's earnings or more that fills up between a step of the
-//! coarse clock and a request may admit what came back since that step, 4 ms of the rate as kernels are commonly built,
-//! beyond its burst; once, until it has filled up again.
 
 use crate::time::Timestamp;
 
