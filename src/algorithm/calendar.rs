@@ -1,9 +1,7 @@
-//! The quota's units in each month of the Gregorian calendar, in UTC.
+//! The months of the Gregorian calendar, in UTC, as [fixed windows](super::fixed_window) go by them.
 //!
-//! It is a [fixed window](super::fixed_window) whose windows are not of one length, and its bound is the same. Days need
-//! nothing of their own: without leap seconds, as Unix time counts, a window of 24 hours aligned to the epoch is a day.
-
-use crate::time::WallTime;
+//! Days need nothing of their own: without leap seconds, as Unix time counts, a window of 24 hours aligned to the epoch
+//! is a day.
 
 /// Nanoseconds in a day.
 const DAY: u64 = 86_400_000_000_000;
@@ -13,41 +11,14 @@ const DAYS_BEFORE_1970: u64 = 719_468;
 const MONTHS_BEFORE_1970: u64 = 1_970 * 12 - 2;
 const DAYS_IN_400_YEARS: u64 = 146_097;
 
-/// Earning a whole step on the first of each month.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Months {
-    step: u64,
+/// Months since January 1970, at a time in nanoseconds of Unix time.
+pub(super) fn month(unix_nanos: u64) -> u64 {
+    month_of(unix_nanos / DAY)
 }
 
-impl Months {
-    pub(super) fn new(step: u64) -> Self {
-        Self { step }
-    }
-
-    /// Months since January 1970.
-    pub(super) fn window(self, now: WallTime) -> u64 {
-        month_of(now.as_unix_nanos() / DAY)
-    }
-
-    pub(super) fn earned(self, now: WallTime) -> u64 {
-        self.window(now).wrapping_mul(self.step)
-    }
-
-    pub(super) fn earned_within(self, nanos: u64, now: WallTime) -> u64 {
-        let before = WallTime::from_unix_nanos(now.as_unix_nanos().saturating_sub(nanos));
-        self.window(now).saturating_sub(self.window(before)).saturating_mul(self.step)
-    }
-
-    /// Nanoseconds since the current month began.
-    pub(super) fn nanos_into(self, now: WallTime) -> u64 {
-        now.as_unix_nanos().saturating_sub(first_day(self.window(now)).saturating_mul(DAY))
-    }
-
-    pub(super) fn nanos_to_earn(self, amount: u64, now: WallTime) -> u64 {
-        let months = amount.div_ceil(self.step.max(1));
-        let then = first_day(self.window(now).saturating_add(months)).saturating_mul(DAY);
-        then.saturating_sub(now.as_unix_nanos())
-    }
+/// When a month begins, in nanoseconds of Unix time; saturates.
+pub(super) fn beginning(month: u64) -> u64 {
+    first_day(month).saturating_mul(DAY)
 }
 
 /// Months from January 1970 to the month of a day, which is counted from 1970-01-01.
@@ -74,10 +45,11 @@ fn first_day(month: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{algorithm::fixed_window::Steps, time::WallTime};
 
     #[test]
     fn months_begin_on_their_first_day() {
-        let months = Months::new(10);
+        let months = Steps::months(10);
         let at = |days: u64, nanos: u64| WallTime::from_unix_nanos(days * DAY + nanos);
         // 1970-01, 1970-02, 1970-03, 1972-03, 2000-03, 2024-03 and 2100-03, as any calendar has them.
         for (day, month) in

@@ -4,38 +4,77 @@
 //! node: no window admits more than the quota; two windows' worth can pass within one period across a boundary, which
 //! is in the nature of fixed windows. What a fleet overshoots in one window is a debt of the next.
 
+use super::calendar;
 use crate::time::WallTime;
 
 /// Earning a whole step at each boundary of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Steps {
-    period_nanos: u64,
     step: u64,
+    windows: Windows,
+}
+
+/// Where the boundaries are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Windows {
+    Even(Even),
+    Months,
+}
+
+/// Windows of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Even {
+    period_nanos: u64,
     /// `2^(64 + shift) ÷ period`, rounded down, with which a division becomes a multiplication.
     reciprocal: u64,
     shift: u32,
 }
 
-impl Steps {
-    pub(super) fn new(period_nanos: u64, step: u64) -> Self {
+impl Even {
+    fn new(period_nanos: u64) -> Self {
         let period_nanos = period_nanos.max(1);
         let shift = period_nanos.ilog2();
         let reciprocal = (1_u128 << (64 + shift)) / u128::from(period_nanos);
         // A power of two would need one bit more; the largest number that fits does as well.
         let reciprocal = u64::try_from(reciprocal).unwrap_or(u64::MAX);
-        Self { period_nanos, step, reciprocal, shift }
+        Self { period_nanos, reciprocal, shift }
     }
 
     /// The number of the window: the time divided by the period. Every check of a window asks for it, and a division
     /// can take as long as all else that a check does.
     #[inline]
-    pub(super) fn window(self, now: WallTime) -> u64 {
-        let nanos = now.as_unix_nanos();
+    fn number(self, nanos: u64) -> u64 {
         let product = u128::from(nanos) * u128::from(self.reciprocal);
         // The reciprocal is too small by less than one, and the time is below 2^64, so at most one is missing.
         let window = (product >> 64) as u64 >> self.shift;
         let rest = nanos - window * self.period_nanos;
         window + u64::from(rest >= self.period_nanos)
+    }
+}
+
+impl Steps {
+    pub(super) fn new(period_nanos: u64, step: u64) -> Self {
+        Self { step, windows: Windows::Even(Even::new(period_nanos)) }
+    }
+
+    pub(super) fn months(step: u64) -> Self {
+        Self { step, windows: Windows::Months }
+    }
+
+    #[inline]
+    pub(super) fn window(self, now: WallTime) -> u64 {
+        match self.windows {
+            Windows::Even(even) => even.number(now.as_unix_nanos()),
+            Windows::Months => calendar::month(now.as_unix_nanos()),
+        }
+    }
+
+    /// When a window begins, in nanoseconds of Unix time; saturates.
+    fn beginning(self, window: u64) -> u64 {
+        match self.windows {
+            Windows::Even(even) => window.saturating_mul(even.period_nanos),
+            Windows::Months => calendar::beginning(window),
+        }
     }
 
     #[inline]
@@ -50,13 +89,12 @@ impl Steps {
 
     /// Nanoseconds since the current window began.
     pub(super) fn nanos_into(self, now: WallTime) -> u64 {
-        now.as_unix_nanos() % self.period_nanos
+        now.as_unix_nanos().saturating_sub(self.beginning(self.window(now)))
     }
 
     pub(super) fn nanos_to_earn(self, amount: u64, now: WallTime) -> u64 {
         let windows = amount.div_ceil(self.step.max(1));
-        let into = now.as_unix_nanos() % self.period_nanos;
-        windows.saturating_mul(self.period_nanos).saturating_sub(into)
+        self.beginning(self.window(now).saturating_add(windows)).saturating_sub(now.as_unix_nanos())
     }
 }
 

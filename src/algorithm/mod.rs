@@ -19,7 +19,7 @@
 //! Token bucket and leaky bucket as a meter are the Generic Cell Rate Algorithm (ITU-T I.371) read from the other
 //! side: GCRA keeps a theoretical arrival time, this keeps the units that had been earned at that time.
 
-pub(crate) mod calendar;
+mod calendar;
 pub(crate) mod fixed_window;
 pub(crate) mod level;
 pub(crate) mod sliding_window;
@@ -28,7 +28,6 @@ pub(crate) mod token_bucket;
 use std::time::Duration;
 
 use crate::time::{COARSE_NANOS, Now, saturating_nanos};
-use calendar::Months;
 use fixed_window::Steps;
 use token_bucket::Linear;
 
@@ -58,7 +57,6 @@ pub(crate) struct Meter {
 enum Refill {
     Linear(Linear),
     Steps(Steps),
-    Months(Months),
     /// Nothing comes back by itself: what is spent is given back, by its permit or when it has left the window.
     Never,
 }
@@ -83,21 +81,19 @@ impl Meter {
     /// A window that earns its whole quota of `units` at each turn of the wall clock's `period`.
     pub(crate) fn fixed_window(units: u64, period: Duration) -> Self {
         let scale = scale(units, period, units);
-        let refill = Refill::Steps(Steps::new(saturating_nanos(period), units << scale));
-        let capacity = fixed(units, scale);
-        Self { scale, capacity, max_debt: capacity, near: 0, refill }
+        Self::at_once(units, scale, Refill::Steps(Steps::new(saturating_nanos(period), units << scale)))
     }
 
     /// The same in each month of the calendar, in UTC.
     pub(crate) fn months(units: u64) -> Self {
         let scale = scale(units, Duration::from_secs(28 * 86_400), units);
-        Self {
-            scale,
-            capacity: fixed(units, scale),
-            max_debt: fixed(units, scale),
-            near: 0,
-            refill: Refill::Months(Months::new(units << scale)),
-        }
+        Self::at_once(units, scale, Refill::Steps(Steps::months(units << scale)))
+    }
+
+    /// Units that come back all at once, if they do by themselves.
+    fn at_once(units: u64, scale: u32, refill: Refill) -> Self {
+        let capacity = fixed(units, scale);
+        Self { scale, capacity, max_debt: capacity, near: 0, refill }
     }
 
     /// A bucket of one unit, which may owe up to `queue` units for a request that costs more.
@@ -109,9 +105,7 @@ impl Meter {
 
     /// A stock of `units` that earns nothing.
     pub(crate) fn stock(units: u64) -> Self {
-        let scale = scale(0, Duration::MAX, units);
-        let capacity = fixed(units, scale);
-        Self { scale, capacity, max_debt: capacity, near: 0, refill: Refill::Never }
+        Self::at_once(units, scale(0, Duration::MAX, units), Refill::Never)
     }
 
     /// Whether nothing comes back by itself.
@@ -156,7 +150,6 @@ impl Meter {
         match &self.refill {
             Refill::Linear(linear) => linear.earned(now.mono),
             Refill::Steps(steps) => steps.earned(now.wall),
-            Refill::Months(months) => months.earned(now.wall),
             Refill::Never => 0,
         }
     }
@@ -164,7 +157,7 @@ impl Meter {
     /// Whether the meter goes by the wall clock.
     #[inline]
     pub(crate) fn needs_wall(&self) -> bool {
-        matches!(self.refill, Refill::Steps(_) | Refill::Months(_))
+        matches!(self.refill, Refill::Steps(_))
     }
 
     /// The number of the current window, where there are windows.
@@ -172,7 +165,6 @@ impl Meter {
         match &self.refill {
             Refill::Linear(_) | Refill::Never => None,
             Refill::Steps(steps) => Some(steps.window(now.wall)),
-            Refill::Months(months) => Some(months.window(now.wall)),
         }
     }
 
@@ -186,7 +178,6 @@ impl Meter {
         match &self.refill {
             Refill::Linear(_) | Refill::Never => None,
             Refill::Steps(steps) => Some(steps.nanos_into(now.wall)),
-            Refill::Months(months) => Some(months.nanos_into(now.wall)),
         }
     }
 
@@ -196,7 +187,6 @@ impl Meter {
         match &self.refill {
             Refill::Linear(linear) => linear.nanos_to_earn(amount),
             Refill::Steps(steps) => steps.nanos_to_earn(amount, now.wall),
-            Refill::Months(months) => months.nanos_to_earn(amount, now.wall),
             Refill::Never => u64::MAX,
         }
     }
@@ -206,7 +196,6 @@ impl Meter {
         match &self.refill {
             Refill::Linear(linear) => linear.earned_in(nanos),
             Refill::Steps(steps) => steps.earned_within(nanos, now.wall),
-            Refill::Months(months) => months.earned_within(nanos, now.wall),
             Refill::Never => 0,
         }
     }
@@ -215,7 +204,7 @@ impl Meter {
     pub(crate) fn earned_ahead(&self, nanos: u64) -> u64 {
         match &self.refill {
             Refill::Linear(linear) => linear.earned_in(nanos),
-            Refill::Steps(_) | Refill::Months(_) | Refill::Never => 0,
+            Refill::Steps(_) | Refill::Never => 0,
         }
     }
 
