@@ -9,6 +9,8 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+#[cfg(any(feature = "net", feature = "sim"))]
+use crate::{key::KeyHasher, limit::LimitError};
 use crate::{
     decision::Decision,
     error::CostError,
@@ -76,6 +78,24 @@ impl Bands {
 
     pub(crate) fn limit(&self) -> &Limit {
         self.first.limit()
+    }
+
+    /// Whether the limit can become `next` while it is enforced.
+    ///
+    /// # Errors
+    /// What counts are kept by would change, or the limit has been changed too often.
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(crate) fn check_change(&self, next: &Limit) -> Result<(), LimitError> {
+        self.limit().check_change(next)?;
+        self.tables().zip(next.bands()).try_for_each(|(table, next)| table.check_room(next))
+    }
+
+    /// From now on the limit is `next`, which it [can become](Self::check_change).
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(crate) fn change(&self, next: &Limit, hasher: &KeyHasher, now: Now) {
+        for (table, next) in self.tables().zip(next.bands()) {
+            table.change(next.clone(), hasher, now);
+        }
     }
 
     /// Whether `cost` can ever pass for a key.

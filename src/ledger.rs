@@ -109,18 +109,21 @@ impl Ledger {
             spilled: Vec::new(),
             spare: Vec::new(),
             stamp_nanos,
-            grain: match limit.meter().is_continuous() {
-                false => limit.meter().capacity() as f64 / f64::from(MOST_GRAINS),
-                true => {
-                    limit.meter().amount_of(limit.quota().units_per_second()) as f64 * GRAIN_MICROS as f64
-                        / 1e6
-                }
-            },
+            grain: grain(limit),
             idle_steps: (!limit.has_common_epochs()).then_some(idle),
             shares: 0,
             forgiven: BTreeMap::new(),
             held: Vec::new(),
         }
+    }
+
+    /// Goes on with a limit that has another quota.
+    pub(crate) fn adjust(&mut self, limit: &Limit) {
+        self.grain = grain(limit);
+        let epoch = saturating_nanos(limit.epoch_length());
+        let idle = u32::try_from(2 * (epoch / self.stamp_nanos)).unwrap_or(u32::MAX / 2);
+        // Never for less long than before: what was written by the former quota lives as long as it would have.
+        self.idle_steps = self.idle_steps.map(|former| former.max(idle).min(u32::MAX / 2));
     }
 
     /// A moment as a stamp: steps of this node's clock, modulo 2³².
@@ -140,8 +143,7 @@ impl Ledger {
         self.shares
     }
 
-    /// Shares held of one actor.
-    #[cfg(test)]
+    /// Shares held of one actor; looks at all of them.
     pub(crate) fn count_of(&self, actor: ActorIndex) -> usize {
         let entries = (0..self.records.len() as u32).flat_map(|slot| self.entries(slot));
         entries.filter(|entry| entry.actor == actor).count()
@@ -355,6 +357,15 @@ impl Ledger {
         let Some(before) = self.held.get_mut(slot as usize) else { return };
         cell.level.shift(meter.fixed(held).saturating_sub(meter.fixed(*before)));
         *before = held;
+    }
+}
+
+/// What a grain of earnings is by a limit's own quota.
+fn grain(limit: &Limit) -> f64 {
+    let meter = limit.meter();
+    match meter.is_continuous() {
+        false => meter.capacity() as f64 / f64::from(MOST_GRAINS),
+        true => meter.amount_of(limit.quota().units_per_second()) as f64 * GRAIN_MICROS as f64 / 1e6,
     }
 }
 

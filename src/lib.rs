@@ -148,7 +148,7 @@ pub use limit::{
 pub use limiter::Limiter;
 pub use lists::{MAX_LISTED, Override};
 #[cfg(feature = "net")]
-pub use mesh::{Mesh, MeshStatus, WhichLimit};
+pub use mesh::{Mesh, MeshStatus, ReloadError, WhichLimit};
 #[cfg(feature = "net")]
 pub use net::{IdentityError, LinkStatus, RefusedCounts, StartError};
 pub use node::{Actor, Incarnation, MAX_NODE_ID_BYTES, NodeId, NodeIdError};

@@ -474,7 +474,7 @@ impl LimitError {
     }
 
     /// The field that cannot stand: `name`, `quota`, `period`, `burst`, `queue`, `precision`, `windows`, `max_keys`, `on_exceed`,
-    /// `allow`, `deny` or `override`; and `algorithm`, where a limit in use cannot change to it.
+    /// `allow`, `deny` or `overrides`; and `algorithm`, where a limit in use cannot change to it.
     pub fn field(&self) -> &'static str {
         self.field
     }

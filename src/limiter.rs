@@ -214,6 +214,12 @@ impl Limiter {
         &self.bands
     }
 
+    /// Whether the two share one state.
+    #[cfg(feature = "net")]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(&**self.bands.first(), &**other.bands.first())
+    }
+
     /// The clock that this limiter decides by.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock

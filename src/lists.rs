@@ -108,6 +108,13 @@ impl Lists {
         self.keys.iter().map(|(key, says)| (&**key, *says))
     }
 
+    /// How many different quotas keys are given.
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(crate) fn quotas(&self) -> usize {
+        let quotas = self.keys.iter().filter(|(_, says)| matches!(says, Override::Quota { .. }));
+        quotas.map(|(_, says)| *says).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty() && !self.has_networks()
     }

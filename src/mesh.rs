@@ -1,7 +1,9 @@
-//! A node of the fleet: starts it, hands out its limiters, says how it is, stops it.
+//! A node of the fleet: starts it, hands out its limiters, says how it is, changes it, stops it.
+
+mod limiters;
+mod reload;
 
 use std::{
-    collections::HashMap,
     fmt,
     net::SocketAddr,
     sync::{Arc, Mutex},
@@ -27,6 +29,9 @@ use crate::{
     permit::Permits,
     together,
 };
+use limiters::Limiters;
+pub use reload::ReloadError;
+use reload::{Fixed, Reloads};
 
 /// A node that stops is given up on after this time; it takes about one second when peers do not answer.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,11 +59,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 #[must_use = "a mesh that is dropped leaves the fleet"]
 pub struct Mesh {
     node: NodeId,
-    limiters: HashMap<String, Limiter>,
+    limiters: Limiters,
+    hasher: KeyHasher,
     clock: Clock,
     net: Arc<Net>,
     gossip: Arc<Mutex<Gossip>>,
+    engine: Arc<Mutex<Engine>>,
     mode: watch::Sender<Mode>,
+    reloads: Reloads,
     supervisor: JoinHandle<()>,
 }
 
@@ -70,7 +78,10 @@ impl Mesh {
     /// Says what is wrong with the address, the names or the certificates. Nothing is left running.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let clock = Clock::system();
+        let fixed = Fixed::of(&config);
         let (mode, listener) = watch::channel(Mode::Joined);
+        let (orders, ordered) = watch::channel(0);
+        let (reloaded, carried_out) = watch::channel(0);
         let (net, endpoint) = Net::open(Start {
             node: config.node.clone(),
             peers: config.peers,
@@ -79,25 +90,32 @@ impl Mesh {
             socket: config.socket,
             clock: clock.clone(),
             mode: listener,
+            reloads: ordered,
         })?;
         let net = Arc::new(net);
         let wake = Arc::new(Notify::new());
         let bands = config.limits.into_iter().map(Bands::new).collect::<Vec<_>>();
         let tables = bands.iter().flat_map(Bands::tables).cloned().collect();
         let hasher = KeyHasher::new(config.digest, &config.secret);
-        let limiters = limiters(bands, &clock, &hasher);
-        let peers = net.peers().cloned().collect();
-        let gossip_config = gossip_config(config.node.clone(), config.cluster, peers, &config.gossip);
-        let engine = Engine { config: gossip_config, tables, clock: clock.clone(), wake };
+        let limiter = |bands| Limiter::from_parts(bands, clock.clone(), hasher.clone());
+        let limiters = Limiters::new(bands.into_iter().map(limiter));
+        let gossip_config = gossip_config(config.node.clone(), config.cluster, net.peers(), &config.gossip);
+        let engine = Engine { config: gossip_config, tables, clock: clock.clone(), wake, next: None };
         let gossip = Arc::new(Mutex::new(engine.gossip()));
-        let supervisor = Supervisor { net: net.clone(), engine, gossip: gossip.clone() };
+        let engine = Arc::new(Mutex::new(engine));
+        let supervisor =
+            Supervisor { net: net.clone(), engine: engine.clone(), gossip: gossip.clone(), reloaded };
         let supervisor = tokio::spawn(supervisor.supervise(endpoint));
         tracing::info!(node = %config.node, address = %net.local_addr(), "the node has started");
-        Ok(Self { node: config.node, limiters, clock, net, gossip, mode, supervisor })
+        let reloads = Reloads::new(orders, carried_out, fixed);
+        Ok(Self { node: config.node, limiters, hasher, clock, net, gossip, engine, mode, reloads, supervisor })
     }
 
     /// The limiter of this name, if the configuration has one. Limiters of the same name, and their clones, share
     /// one state.
+    ///
+    /// A limiter goes on when the configuration [is changed](Self::reload): with the limit as it is then, or for this node
+    /// alone where the configuration has no such limit any more.
     pub fn limiter(&self, name: &str) -> Option<Limiter> {
         self.limiters.get(name).cloned()
     }
@@ -233,14 +251,6 @@ impl Drop for Mesh {
         self.supervisor.abort();
         lock(&self.gossip).stand_alone(self.clock.precise());
     }
-}
-
-fn limiters(bands: Vec<Bands>, clock: &Clock, hasher: &KeyHasher) -> HashMap<String, Limiter> {
-    let named = bands.into_iter().map(|bands| {
-        let limiter = Limiter::from_parts(bands, clock.clone(), hasher.clone());
-        (limiter.limit().name().to_owned(), limiter)
-    });
-    named.collect()
 }
 
 fn gossip_config(node: NodeId, cluster: String, peers: Vec<NodeId>, knobs: &GossipKnobs) -> GossipConfig {

@@ -4,6 +4,7 @@
 //! rule (`NodeId`, `Limit`, the builder), and the error is given the line of its key on the way out.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     fs::File,
     io::{self, Read as _},
@@ -14,7 +15,7 @@ use std::{
 
 use serde::{
     Deserialize, Deserializer,
-    de::{self, IntoDeserializer as _, SeqAccess, Visitor},
+    de::{self, IntoDeserializer as _, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
 };
 
 use super::{
@@ -26,6 +27,7 @@ use super::{
 use crate::{
     key::Digest,
     limit::{Limit, LimitBuilder, LimitError, OnFull, OnPartition, Quota, Windows},
+    lists::Override,
     node::NodeId,
 };
 
@@ -114,12 +116,52 @@ pub(crate) struct LimitForm {
     shadow: Option<bool>,
     allow: Option<Vec<String>>,
     deny: Option<Vec<String>>,
+    overrides: Option<BTreeMap<String, OverrideForm>>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, expecting = "what a refusal entails, such as { ban = \"24h\" }")]
 struct ExceedForm {
     ban: Option<String>,
+}
+
+/// A key's own quota: a rate, or units in the limit's own period, or a table of either and a burst.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OverrideTable {
+    rate: Option<String>,
+    quota: Option<i64>,
+    burst: Option<i64>,
+}
+
+struct OverrideForm(OverrideTable);
+
+impl<'de> Deserialize<'de> for OverrideForm {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OverrideVisitor)
+    }
+}
+
+struct OverrideVisitor;
+
+impl<'de> Visitor<'de> for OverrideVisitor {
+    type Value = OverrideForm;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a rate such as \"50/s\", a number of units, or a table of rate or quota, and burst")
+    }
+
+    fn visit_str<E: de::Error>(self, rate: &str) -> Result<Self::Value, E> {
+        Ok(OverrideForm(OverrideTable { rate: Some(rate.to_owned()), ..OverrideTable::default() }))
+    }
+
+    fn visit_i64<E: de::Error>(self, units: i64) -> Result<Self::Value, E> {
+        Ok(OverrideForm(OverrideTable { quota: Some(units), ..OverrideTable::default() }))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Self::Value, A::Error> {
+        OverrideTable::deserialize(MapAccessDeserializer::new(table)).map(OverrideForm)
+    }
 }
 
 /// A value, or a list of them.
@@ -341,6 +383,7 @@ fn named_limit(index: usize, name: &str, form: &LimitForm) -> Result<Limit, Conf
             builder.queue(u64::try_from(units).map_err(|_| ConfigError::value(key("queue"), units, wanted))?);
     }
     builder = penalties(builder, form, &key)?;
+    builder = overrides(builder, form, &key)?;
     builder.build().map_err(|error| refused_limit(&error, form, &key))
 }
 
@@ -375,6 +418,36 @@ fn penalties(
     }
     builder = form.allow.iter().flatten().fold(builder, |builder, entry| builder.allow(entry));
     Ok(form.deny.iter().flatten().fold(builder, |builder, entry| builder.deny(entry)))
+}
+
+/// The quotas of single keys.
+fn overrides(
+    mut builder: LimitBuilder,
+    form: &LimitForm,
+    key: &impl Fn(&str) -> String,
+) -> Result<LimitBuilder, ConfigError> {
+    for (name, OverrideForm(own)) in form.overrides.iter().flatten() {
+        let key = |field: &str| format!("{}.{field}", key(&format!("overrides.{name}")));
+        let quota = match (&own.rate, own.quota) {
+            (Some(rate), None) => {
+                parse_quota(rate).map_err(|error| ConfigError::refused(key("rate"), error))?
+            }
+            (None, Some(units)) => {
+                let units = required(key("quota"), whole(&key("quota"), Some(units))?, "units")?;
+                Quota::new(units, builder.period())
+            }
+            (Some(_), Some(_)) => {
+                return Err(ConfigError::refused(key("quota"), "stands beside rate; give one of the two"));
+            }
+            (None, None) => {
+                let wanted = "units a time, such as \"50/s\", or quota, units in the limit's own period";
+                return Err(ConfigError::missing(key("rate"), wanted));
+            }
+        };
+        let burst = whole(&key("burst"), own.burst)?.unwrap_or(quota.units());
+        builder = builder.override_key(name, Override::Quota { quota, burst });
+    }
+    Ok(builder)
 }
 
 /// An algorithm, and whether its windows are fixed.

@@ -195,6 +195,31 @@ impl Actors {
         Some(free as ActorIndex)
     }
 
+    /// Gives the actors' nodes other numbers, and forgets the actors of nodes without one; returns which.
+    pub(super) fn renumber(&mut self, number: impl Fn(NodeIndex) -> Option<NodeIndex>) -> Vec<ActorIndex> {
+        let mut gone = Vec::new();
+        self.index.clear();
+        for (actor, place) in (0..).zip(&mut self.list) {
+            let Some(state) = place else { continue };
+            match number(state.node) {
+                Some(node) => {
+                    state.node = node;
+                    self.index.insert((node, state.incarnation), actor);
+                }
+                None => {
+                    *place = None;
+                    gone.push(actor);
+                }
+            }
+        }
+        gone
+    }
+
+    /// Forgets the latest changes of all: who lacks some asks for a sync.
+    pub(super) fn end_logs(&mut self) {
+        self.list.iter_mut().flatten().for_each(|state| state.trim(state.head()));
+    }
+
     /// Forgets an actor, of which no ledger may hold shares any more.
     pub(super) fn remove(&mut self, actor: ActorIndex) {
         if let Some(state) = self.list.get_mut(usize::from(actor)).and_then(Option::take) {

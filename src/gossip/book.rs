@@ -16,11 +16,12 @@ use super::{
 use crate::{
     algorithm::level::DEAD,
     counter::Share,
+    decision::Basis,
     key::Key,
     ledger::{ActorIndex, Entry, Ledger, Merged},
     limit::{Limit, OnPartition},
     table::{
-        Table,
+        Stance, Table, Verdict,
         flow::{Flow, Rate},
         slab::CLEAN,
     },
@@ -53,7 +54,9 @@ pub(super) struct Book {
     pub(super) table: Arc<Table>,
     pub(super) ledger: Ledger,
     pub(super) hot: HotKeys,
+    /// Since when epochs of this length are counted, and the number of the first of them.
     started: Timestamp,
+    first_epoch: u16,
     epoch_nanos: u64,
     /// The window that shares are taken in for; never steps back by one.
     window: Option<u64>,
@@ -139,18 +142,14 @@ pub(super) struct Allowance {
 impl Book {
     pub(super) fn new(table: Arc<Table>, heartbeat: Duration, nodes: usize, now: Now) -> Self {
         let limit = table.limit();
-        let hot_threshold =
-            limit.quota().units() as f64 * THRESHOLD_PART * HOT_NODES / (nodes as f64 + HOT_NODES);
         let threshold = threshold(limit.quota().units(), nodes);
-        let rate = limit.quota().units_per_second();
         Self {
             ledger: Ledger::new(limit),
-            hot: HotKeys::new(&table, heartbeat, hot_threshold.max(1.0), nodes),
+            hot: hot_keys(&table, heartbeat, nodes),
             threshold,
-            // By what a second brings: where the quota is one of minutes, its part would hardly ever be spent in a heartbeat, and
-            // however long it lasts, one node could starve beside another.
-            heats_at: threshold.min((rate * THRESHOLD_PART) as u64).max(LEAST_URGENT as u64),
+            heats_at: heats_at(limit, threshold),
             started: now.mono,
+            first_epoch: 0,
             epoch_nanos: saturating_nanos(limit.epoch_length()).max(1),
             window: table.meter().window(now).filter(|_| limit.has_common_epochs()),
             ahead: Vec::new(),
@@ -165,6 +164,36 @@ impl Book {
         }
     }
 
+    /// Goes on with a limit, a pace or a fleet that may have changed; what is written down stays.
+    pub(super) fn adjust(&mut self, heartbeat: Duration, nodes: usize, now: Now) {
+        let table = Arc::clone(&self.table);
+        self.cool_all(now);
+        let limit = table.limit();
+        self.ledger.adjust(limit);
+        self.hot = hot_keys(&table, heartbeat, nodes);
+        self.threshold = threshold(limit.quota().units(), nodes);
+        self.heats_at = heats_at(limit, self.threshold);
+        self.plausible = most_plausible(limit);
+        // Epochs are numbered on, from a new beginning.
+        self.first_epoch = self.epoch(now);
+        self.started = now.mono;
+        self.epoch_nanos = saturating_nanos(limit.epoch_length()).max(1);
+        table.marks.set_threshold(self.threshold);
+    }
+
+    /// Nothing more is expected or assumed of anybody: the table decides for itself.
+    pub(super) fn stand_alone(&mut self, now: Now) {
+        self.cool_all(now);
+        self.assume(0, 1, false, now);
+        self.table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
+    }
+
+    fn cool_all(&mut self, now: Now) {
+        for slot in self.hot.slots().collect::<Vec<_>>() {
+            self.hot.cool(&self.table, &mut self.ledger, slot, now);
+        }
+    }
+
     /// Units that may be unpublished before a key cannot wait.
     pub(super) fn threshold(&self) -> u64 {
         self.threshold
@@ -174,7 +203,10 @@ impl Book {
     pub(super) fn epoch(&self, now: Now) -> u16 {
         match self.window {
             Some(window) => window as u16,
-            None => (saturating_nanos(now.mono.since(self.started)) / self.epoch_nanos) as u16,
+            None => {
+                let since = saturating_nanos(now.mono.since(self.started)) / self.epoch_nanos;
+                self.first_epoch.wrapping_add(since as u16)
+            }
         }
     }
 
@@ -546,6 +578,20 @@ impl Book {
             });
         }
     }
+}
+
+fn hot_keys(table: &Table, heartbeat: Duration, nodes: usize) -> HotKeys {
+    let units = table.limit().quota().units() as f64;
+    let threshold = units * THRESHOLD_PART * HOT_NODES / (nodes as f64 + HOT_NODES);
+    HotKeys::new(table, heartbeat, threshold.max(1.0), nodes)
+}
+
+/// Units in a heartbeat from which on a key is a hot one.
+fn heats_at(limit: &Limit, threshold: u64) -> u64 {
+    // By what a second brings: where the quota is one of minutes, its part would hardly ever be spent in a heartbeat, and
+    // however long it lasts, one node could starve beside another.
+    let of_second = (limit.quota().units_per_second() * THRESHOLD_PART) as u64;
+    threshold.min(of_second).max(LEAST_URGENT as u64)
 }
 
 /// The most that a share of a key with this limit can plausibly say, net.

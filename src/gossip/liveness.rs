@@ -109,10 +109,7 @@ impl Gossip {
         self.alone = true;
         self.joining = None;
         self.set_initial_levels();
-        for book in &mut self.books {
-            book.assume(0, 1, false, now);
-            book.table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
-        }
+        self.books.iter_mut().for_each(|book| book.stand_alone(now));
     }
 
     /// Tells the tables what decisions rest on.
@@ -121,8 +118,7 @@ impl Gossip {
             return;
         }
         let unheard = self.unheard();
-        let joining = self.joining.is_some();
-        let basis = match (joining, unheard) {
+        let basis = |joining: bool| match (joining, unheard) {
             (true, _) => Basis::Joining,
             (false, 0) => Basis::Cluster,
             (false, unheard) => Basis::LocalOnly { unheard: u16::try_from(unheard).unwrap_or(u16::MAX) },
@@ -131,7 +127,8 @@ impl Gossip {
         let permits = self.books.iter().any(|book| book.table.limit().permit_returns_on_drop());
         let gone =
             [false, true].map(|last_demand| if permits { self.gone(last_demand) } else { BTreeSet::new() });
-        for book in &mut self.books {
+        for (limit, book) in (0..).zip(&mut self.books) {
+            let joining = Self::is_joining(&self.joining, limit);
             let last_demand = book.table.limit().on_partition() == OnPartition::LastDemand;
             book.set_gone(&gone[usize::from(last_demand)]);
             let verdict = match book.table.limit().on_partition() {
@@ -139,7 +136,7 @@ impl Gossip {
                 OnPartition::Closed if unheard > 0 => Verdict::Closed,
                 _ => Verdict::Level,
             };
-            book.table.set_stance(Stance { basis, verdict });
+            book.table.set_stance(Stance { basis: basis(joining), verdict });
             book.assume(unheard, nodes, joining, now);
         }
     }

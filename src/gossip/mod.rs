@@ -41,6 +41,7 @@ pub(crate) mod message;
 mod notices;
 mod peer;
 mod receive;
+mod reload;
 mod round;
 mod status;
 mod sync;
@@ -203,12 +204,7 @@ impl Gossip {
         wake: &Wake,
         now: Now,
     ) -> Self {
-        let mut nodes = config.peers.clone();
-        nodes.push(config.node.clone());
-        nodes.sort();
-        nodes.dedup();
-        let here = nodes.iter().position(|node| *node == config.node).unwrap_or(0);
-        let here = NodeIndex(here as u16);
+        let (nodes, here) = all_nodes(&config);
         let incarnation = config.incarnation.get();
         let mut actors = Actors::default();
         let me = actors.meet(here, incarnation, now.mono).unwrap_or(0);
@@ -408,6 +404,16 @@ impl Gossip {
     fn is_direct(&self) -> bool {
         self.nodes.len() <= DIRECT_NODES
     }
+}
+
+/// All nodes of a fleet in order, and the place of this one among them.
+fn all_nodes(config: &GossipConfig) -> (Vec<NodeId>, NodeIndex) {
+    let mut nodes = config.peers.clone();
+    nodes.push(config.node.clone());
+    nodes.sort();
+    nodes.dedup();
+    let here = nodes.iter().position(|node| *node == config.node).unwrap_or(0);
+    (nodes, NodeIndex(here as u16))
 }
 
 /// What the bound on the excess follows from.

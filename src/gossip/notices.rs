@@ -62,6 +62,11 @@ struct Tour {
 }
 
 impl Spreading {
+    /// Starts over with other numbers of peers and limits; what slips through, hellos bring to light.
+    pub(super) fn restart(&mut self, now: Now) {
+        *self = Self { started: self.started, ..Self::new(now) };
+    }
+
     pub(super) fn new(now: Now) -> Self {
         Self {
             pending: BTreeMap::new(),
@@ -370,7 +375,8 @@ fn read(wire: &WireNotice, now: Now) -> Option<(Subject, Notice)> {
         WireSaid::Denied => Said::Denied,
         WireSaid::Quota(units, period, burst) => {
             let units_fit = (1..=MAX_UNITS).contains(&units) && (1..=MAX_UNITS).contains(&burst);
-            let fits = units_fit && (1..=saturating_nanos(MAX_PERIOD)).contains(&period);
+            // Permits have no period. What a limit cannot make use of, it does not.
+            let fits = units_fit && period <= saturating_nanos(MAX_PERIOD);
             fits.then_some(Said::Quota { units, period, burst })?
         }
         WireSaid::Reset => Said::Reset,

@@ -196,6 +196,14 @@ impl Peer {
         self.echo = None;
     }
 
+    /// Forgets what goes by the numbers of nodes, limits and actors.
+    pub(super) fn forget_numbers(&mut self) {
+        self.disconnect();
+        self.limits.clear();
+        self.known.clear();
+        self.echoes = Echoes::default();
+    }
+
     /// Whether it can be talked to: connected, and its hello has come.
     pub(super) fn is_ready(&self) -> bool {
         self.connected && self.nodes.is_some()

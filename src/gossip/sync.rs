@@ -14,9 +14,11 @@ use std::{
 
 use super::{
     Channel, Event, Gossip, NodeIndex,
+    book::Book,
     message::{self, Hello, Item, Progress, Sync, SyncKey, SyncPart, SyncRequest, SyncShare, WireActor},
 };
 use crate::{
+    algorithm::level::DEAD,
     counter::Share,
     key::Key,
     ledger::ActorIndex,
@@ -48,11 +50,37 @@ pub(super) struct Joining {
     empty: BTreeSet<NodeIndex>,
     /// Slots that were in use already, limit by limit, where the gossip has started anew over a table that lives on.
     held: Vec<u32>,
+    /// Limits of which this node knows what the fleet has spent.
+    known: BTreeSet<u16>,
 }
 
 impl Joining {
     pub(super) fn new(until: Timestamp, held: Vec<u32>) -> Self {
-        Self { until, told: BTreeSet::new(), empty: BTreeSet::new(), held }
+        Self { until, told: BTreeSet::new(), empty: BTreeSet::new(), held, known: BTreeSet::new() }
+    }
+
+    /// A node that knows about some limits, and not about those that have just come in.
+    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>, held: Vec<u32>) -> Self {
+        Self { known, ..Self::new(until, held) }
+    }
+
+    /// Nodes have other numbers now.
+    pub(super) fn renumber_nodes(&mut self, number: impl Fn(NodeIndex) -> Option<NodeIndex>) {
+        self.empty = self.empty.iter().filter_map(|node| number(*node)).collect();
+    }
+
+    /// Limits have other numbers now; `former` says which one each had.
+    pub(super) fn renumber_limits(mut self, former: &[Option<u16>]) -> Self {
+        let numbers: BTreeMap<u16, u16> =
+            (0..).zip(former).filter_map(|(new, former)| Some(((*former)?, new))).collect();
+        let told = self.told.iter().filter_map(|(limit, slot)| Some((*numbers.get(limit)?, *slot)));
+        self.told = told.collect();
+        let held = former.iter().map(|former| {
+            former.and_then(|former| self.held.get(usize::from(former)).copied()).unwrap_or(0)
+        });
+        self.held = held.collect();
+        self.known = self.known.iter().filter_map(|limit| numbers.get(limit).copied()).collect();
+        self
     }
 }
 
@@ -280,13 +308,15 @@ impl Gossip {
                 },
             });
         }
-        if shares.is_empty() {
-            return None;
-        }
         let cell = book.table.cell(slot)?;
         let meter = book.table.meter_of(cell);
         let level = book.table.look_at(slot, cell, 0, now).0;
         let missing = meter.as_units(meter.capacity().saturating_sub(level));
+        // Whose shares are gone with their node is told of by its level, where that is believed.
+        let is_told = !shares.is_empty() || (missing >= 1.0 && Self::goes_by_level(book) && cell.level.spent() & DEAD == 0);
+        if !is_told {
+            return None;
+        }
         let parts = book.table.parts(slot, cell, now).into_iter().map(|(age, amount)| SyncPart {
             age_ms: age / 1_000_000,
             amount: (meter.as_units(amount).max(0.0) * LEVEL_STEPS) as u64,
@@ -298,6 +328,12 @@ impl Gossip {
             parts: parts.collect(),
             shares,
         })
+    }
+
+    /// Whether a node that starts takes levels over. Permits are counted anew from their shares, and windows that all begin
+    /// at once are too.
+    fn goes_by_level(book: &Book) -> bool {
+        book.table.meter().is_continuous() || book.table.limit().cut().is_some()
     }
 
     pub(super) fn take_sync(&mut self, from: NodeIndex, sync: Sync, now: Now) {
@@ -356,12 +392,13 @@ impl Gossip {
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
         let digest = Key::from_digest(key.digest);
         let held = book.table.find(digest);
-        let meter = book.table.meter();
-        // Permits are counted anew from their shares, and windows that all begin at once are too.
-        let continuous = meter.is_continuous() || book.table.limit().cut().is_some();
-        let told = |slot| self.joining.as_ref().is_none_or(|joining| joining.told.contains(&(limit, slot)));
+        let by_level = Self::goes_by_level(book);
+        let is_told = |slot| match &self.joining {
+            Some(joining) => joining.known.contains(&limit) || joining.told.contains(&(limit, slot)),
+            None => true,
+        };
         // The level of a peer that has just started itself says nothing.
-        let baseline = synced && continuous && held.is_none_or(|slot| !told(slot));
+        let baseline = synced && by_level && held.is_none_or(|slot| !is_told(slot));
         let Some(slot) = held.or_else(|| book.table.insert(digest, now)) else {
             self.refuse(from, |refused| &mut refused.no_room);
             return;
@@ -440,14 +477,20 @@ impl Gossip {
         }
     }
 
+    /// Whether this node does not know yet what the fleet has spent of a limit.
+    pub(super) fn is_joining(joining: &Option<Joining>, limit: u16) -> bool {
+        joining.as_ref().is_some_and(|joining| !joining.known.contains(&limit))
+    }
+
     /// While joining, new buckets start empty and new windows with this node's share.
     pub(super) fn set_initial_levels(&mut self) {
         let nodes = self.nodes.len().max(1) as f64;
-        for book in &self.books {
-            let part = match (&self.joining, book.table.meter().is_continuous()) {
-                (None, _) => 1.0,
-                (Some(_), true) => 0.0,
-                (Some(_), false) => 1.0 / nodes,
+        for (limit, book) in (0..).zip(&self.books) {
+            let joining = Self::is_joining(&self.joining, limit);
+            let part = match (joining, book.table.meter().is_continuous()) {
+                (false, _) => 1.0,
+                (true, true) => 0.0,
+                (true, false) => 1.0 / nodes,
             };
             book.table.set_initial(part);
         }
@@ -461,7 +504,7 @@ impl Gossip {
 
     pub(super) fn finish_joining(&mut self, how: Joined, now: Now) {
         let Some(joining) = self.joining.take() else { return };
-        for (limit, book) in (0_u16..).zip(&self.books) {
+        for (limit, book) in (0_u16..).zip(&self.books).filter(|(limit, _)| !joining.known.contains(limit)) {
             // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
             let stays = how == Joined::TimedOut && book.table.meter().is_continuous();
             let first = joining.held.get(usize::from(limit)).copied().unwrap_or(0);

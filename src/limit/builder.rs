@@ -195,6 +195,12 @@ impl LimitBuilder {
         self
     }
 
+    /// The period of the first quota.
+    #[cfg(feature = "config")]
+    pub(crate) fn period(&self) -> Duration {
+        self.rule.quota.period
+    }
+
     /// Checks the limit.
     ///
     /// # Errors
@@ -305,7 +311,7 @@ fn lists(
     for (key, says) in overrides {
         if !lists.add_key(key, *says) {
             let wanted = "keys of 1 to 1,024 bytes; 10,000 entries a limit at most";
-            return Err(rule.error("override", format!("{key:?}"), wanted));
+            return Err(rule.error("overrides", format!("{key:?}"), wanted));
         }
     }
     Ok((!lists.is_empty()).then(|| Arc::new(lists)))
@@ -319,12 +325,12 @@ impl Limit {
             let Override::Quota { quota, burst } = *says else { continue };
             self.with_quota(quota, burst).map_err(|error| {
                 let value = format!("{key:?} with a {} of {}", error.field, error.value);
-                LimitError { field: "override", value, ..error }
+                LimitError { field: "overrides", value, ..error }
             })?;
             quotas.insert((quota, burst));
         }
         if quotas.len() > MAX_QUOTAS {
-            return Err(self.rule.error("override", quotas.len(), "at most 50 different quotas of keys"));
+            return Err(self.rule.error("overrides", quotas.len(), "at most 50 different quotas of keys"));
         }
         Ok(())
     }

@@ -30,10 +30,17 @@ impl Limit {
         Ok(limit)
     }
 
+    /// The limits of all its quotas, the first quota's first.
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(crate) fn bands(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.further())
+    }
+
     /// Whether a limit that is being enforced may become `next`: what counts of it are kept by has to stay.
     ///
     /// # Errors
     /// Names the field that cannot change without a restart, and what it has to be.
+    #[cfg(any(feature = "net", feature = "sim"))]
     pub(crate) fn check_change(&self, next: &Self) -> Result<(), LimitError> {
         let (old, new) = (&self.rule, &next.rule);
         let kind = |rule: &Rule| std::mem::discriminant(&rule.algorithm);
@@ -62,7 +69,15 @@ impl Limit {
         }
         self.further().iter().zip(next.further()).try_for_each(|(old, new)| old.check_change(new))
     }
+
+    /// That this limit cannot follow another, of which there have been too many.
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(crate) fn changed_too_often(&self) -> LimitError {
+        let wanted = "one of those that it has had already, or a restart: it has been changed too often";
+        self.rule.error("quota", format!("{:?}", self.rule.quota), wanted)
+    }
 }
 
+#[cfg(any(feature = "net", feature = "sim"))]
 const SAME: &str = "what it was before, without a restart";
 const SAME_PERIOD: &str = "the limit's own period: its windows have one length";

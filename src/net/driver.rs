@@ -32,14 +32,16 @@ pub(crate) struct Driver {
     pub(crate) inbox: mpsc::Receiver<LinkEvent>,
     /// A table cannot wait for the next heartbeat.
     pub(crate) wake: Arc<Notify>,
+    /// How often the network had been told to start anew when this run of it began.
+    pub(crate) reloads: u64,
 }
 
 impl Driver {
-    /// Runs until the node is told to stop.
+    /// Runs until the node is told to stop, or to start its network anew.
     pub(crate) async fn drive(mut self) {
         let net = self.net.clone();
         debug_assert!(
-            net.routes.iter().all(|route| self.gossip().index_of(&route.node) == Some(route.index))
+            net.routes().iter().all(|route| self.gossip().index_of(&route.node) == Some(route.index))
         );
         let mut batch = Vec::with_capacity(MAX_BATCH);
         loop {
@@ -53,6 +55,7 @@ impl Driver {
                     batch.drain(..).for_each(|event| self.take(event));
                 }
                 () = net.stopping() => return self.leave().await,
+                () = net.reloading(self.reloads) => return self.pause().await,
             }
         }
     }
@@ -179,24 +182,36 @@ impl Driver {
         }
     }
 
-    fn name(&self, index: NodeIndex) -> &str {
-        self.net.route_at(index).map_or("?", |route| route.node.as_str())
+    fn name(&self, index: NodeIndex) -> String {
+        self.net.route_at(index).map_or_else(|| "?".to_owned(), |route| route.node.as_str().to_owned())
+    }
+
+    /// Tells peers what they have not heard, and waits a moment for it to arrive.
+    async fn pause(&self) {
+        self.gossip().tell_all(self.clock().precise());
+        self.drain();
+        // Who does not answer is told again when it is connected again.
+        let _ = self.flush().await;
     }
 
     /// Says goodbye, and waits a moment for it to arrive.
     async fn leave(&self) {
         self.gossip().leave(self.clock().precise());
         self.drain();
-        let flush = async {
-            for link in self.net.routes.iter().filter_map(|route| route.link()) {
-                link.flushed().await;
-            }
-        };
-        if timeout(FLUSH_TIMEOUT, flush).await.is_err() {
+        if self.flush().await.is_err() {
             tracing::warn!(
                 "not all peers acknowledged that this node stops; they will find out by its silence"
             );
         }
+    }
+
+    async fn flush(&self) -> Result<(), tokio::time::error::Elapsed> {
+        let flush = async {
+            for link in self.net.routes().iter().filter_map(|route| route.link()) {
+                link.flushed().await;
+            }
+        };
+        timeout(FLUSH_TIMEOUT, flush).await
     }
 
     fn clock(&self) -> &Clock {

@@ -40,7 +40,7 @@ pub(crate) use driver::lock;
 pub use error::{IdentityError, StartError};
 pub use link::LinkStatus;
 pub use refusal::RefusedCounts;
-pub(crate) use supervisor::{Engine, Supervisor};
+pub(crate) use supervisor::{Change, Engine, Supervisor};
 
 use crate::{
     clock::Clock,
@@ -69,8 +69,8 @@ pub(crate) enum Mode {
 /// What a node's network knows for as long as the node runs.
 pub(crate) struct Net {
     node: NodeId,
-    /// In the order of the peers' names.
-    routes: Vec<Arc<Route>>,
+    /// They change while no run of the network is under way.
+    routes: RwLock<Routes>,
     /// What the node shows and trusts from the next handshake on.
     tls: RwLock<Tls>,
     /// How often that has changed.
@@ -80,10 +80,15 @@ pub(crate) struct Net {
     refusals: Refusals,
     restarts: AtomicU64,
     mode: watch::Receiver<Mode>,
+    /// How often this node has been told to start its network anew with other peers or limits.
+    reloads: watch::Receiver<u64>,
     /// Makes the driver panic, once.
     #[cfg(test)]
     sabotaged: std::sync::atomic::AtomicBool,
 }
+
+/// The ways to all peers, in the order of their names.
+pub(crate) type Routes = Arc<[Arc<Route>]>;
 
 /// What the tasks of one run of the network share. A run ends with the node, or when one of its tasks panics; then
 /// another follows.
@@ -104,16 +109,30 @@ pub(crate) struct Start<'a> {
     pub(crate) socket: Option<UdpSocket>,
     pub(crate) clock: Clock,
     pub(crate) mode: watch::Receiver<Mode>,
+    pub(crate) reloads: watch::Receiver<u64>,
+}
+
+/// What a network goes on with after it has been told to start anew.
+pub(crate) struct Next {
+    routes: Routes,
+    tls: Tls,
+}
+
+impl Next {
+    /// The peers, in the order of their names.
+    pub(crate) fn peers(&self) -> Vec<NodeId> {
+        self.routes.iter().map(|route| route.node.clone()).collect()
+    }
 }
 
 impl Net {
     /// Checks that the parts fit each other, and opens the endpoint on the socket.
     pub(crate) fn open(start: Start) -> Result<(Self, quinn::Endpoint), StartError> {
         tokio::runtime::Handle::try_current().map_err(|_| StartError::NoRuntime)?;
-        let Start { node, peers, identity, listen, socket, clock, mode } = start;
+        let Start { node, peers, identity, listen, socket, clock, mode, reloads } = start;
         let tls = Tls::new(identity, &node)?;
         warn_of_flaw(identity, &clock);
-        let routes = routes(&node, peers)?;
+        let routes = RwLock::new(routes(&node, peers, &[])?);
         let failed = |source| StartError::Bind { address: listen, source };
         let socket = socket.map_or_else(|| UdpSocket::bind(listen), Ok).map_err(failed)?;
         let local_addr = socket.local_addr().map_err(failed)?;
@@ -130,6 +149,7 @@ impl Net {
             refusals,
             restarts,
             mode,
+            reloads,
             #[cfg(test)]
             sabotaged: false.into(),
         };
@@ -142,8 +162,27 @@ impl Net {
     }
 
     /// The peers, in the order of their names.
-    pub(crate) fn peers(&self) -> impl Iterator<Item = &NodeId> {
-        self.routes.iter().map(|route| &route.node)
+    pub(crate) fn peers(&self) -> Vec<NodeId> {
+        self.routes().iter().map(|route| route.node.clone()).collect()
+    }
+
+    fn routes(&self) -> Routes {
+        Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Checks that this node can go on with these peers and this identity.
+    pub(crate) fn prepare(&self, peers: Vec<Peer>, identity: &TlsIdentity) -> Result<Next, IdentityError> {
+        let tls = Tls::new(identity, &self.node)?;
+        warn_of_flaw(identity, &self.clock);
+        let routes = routes(&self.node, peers, &self.routes())?;
+        Ok(Next { routes, tls })
+    }
+
+    /// Goes on with other peers and another identity, while no run is under way.
+    fn go_on_with(&self, next: Next) {
+        *self.routes.write().unwrap_or_else(PoisonError::into_inner) = next.routes;
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = next.tls;
+        self.renewals.fetch_add(1, Ordering::SeqCst);
     }
 
     /// The address that the node listens on.
@@ -162,7 +201,7 @@ impl Net {
 
     /// Each peer's connection.
     pub(crate) fn links(&self) -> Vec<LinkStatus> {
-        self.routes.iter().map(|route| route.status()).collect()
+        self.routes().iter().map(|route| route.status()).collect()
     }
 
     /// Connections refused or closed for cause.
@@ -179,15 +218,17 @@ impl Net {
         }
     }
 
-    fn route(&self, node: &NodeId) -> Option<&Arc<Route>> {
-        let position = self.routes.binary_search_by(|route| route.node.cmp(node)).ok()?;
-        self.routes.get(position)
+    fn route(&self, node: &NodeId) -> Option<Arc<Route>> {
+        let routes = self.routes();
+        let position = routes.binary_search_by(|route| route.node.cmp(node)).ok()?;
+        routes.get(position).cloned()
     }
 
     /// The route to the node with this place among all nodes.
-    fn route_at(&self, index: NodeIndex) -> Option<&Arc<Route>> {
-        let position = self.routes.binary_search_by_key(&index, |route| route.index).ok()?;
-        self.routes.get(position)
+    fn route_at(&self, index: NodeIndex) -> Option<Arc<Route>> {
+        let routes = self.routes();
+        let position = routes.binary_search_by_key(&index, |route| route.index).ok()?;
+        routes.get(position).cloned()
     }
 
     /// Shows and trusts other certificates from now on. All connections are made anew, so that who is no longer
@@ -198,7 +239,7 @@ impl Net {
         *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
         // From here on, the driver closes what was begun before, should it come in after the links are closed below.
         self.renewals.fetch_add(1, Ordering::SeqCst);
-        for link in self.routes.iter().filter_map(|route| route.link()) {
+        for link in self.routes().iter().filter_map(|route| route.link()) {
             link.close(Farewell::Renewed);
         }
         Ok(())
@@ -206,7 +247,7 @@ impl Net {
 
     /// Closes and forgets all connections, whose tasks are gone.
     fn hang_up(&self, farewell: Farewell) {
-        for link in self.routes.iter().filter_map(|route| route.take()) {
+        for link in self.routes().iter().filter_map(|route| route.take()) {
             link.close(farewell);
         }
     }
@@ -241,6 +282,18 @@ impl Net {
         self.wait_for(|mode| mode != Mode::CutOff).await;
     }
 
+    /// How often the network has been told to start anew.
+    fn reloads(&self) -> u64 {
+        *self.reloads.borrow()
+    }
+
+    /// Waits until the network is told to start anew, once more than `before`.
+    async fn reloading(&self, before: u64) {
+        if self.reloads.clone().wait_for(|reloads| *reloads != before).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// Waits until the node is told to stop.
     async fn stopping(&self) {
         self.wait_for(|mode| mode == Mode::Stopping).await;
@@ -260,8 +313,9 @@ fn warn_of_flaw(identity: &TlsIdentity, clock: &Clock) {
     }
 }
 
-/// A route to each peer, in the order of their names. The configuration has made sure that each is another's.
-fn routes(own: &NodeId, mut peers: Vec<Peer>) -> Result<Vec<Arc<Route>>, IdentityError> {
+/// A route to each peer, in the order of their names; one of the former ones where it still leads to the same. The
+/// configuration has made sure that each is another's.
+fn routes(own: &NodeId, mut peers: Vec<Peer>, former: &[Arc<Route>]) -> Result<Routes, IdentityError> {
     peers.sort_by(|one, other| one.node.cmp(&other.node));
     let before = peers.partition_point(|peer| peer.node < *own);
     let places = (0..).filter(|place| usize::from(*place) != before).map(NodeIndex);
@@ -270,7 +324,11 @@ fn routes(own: &NodeId, mut peers: Vec<Peer>) -> Result<Vec<Arc<Route>>, Identit
         .zip(places)
         .map(|(peer, index)| {
             tls::server_name(&peer.node)?;
-            Ok(Arc::new(Route::new(index, peer)))
+            let same = |route: &&Arc<Route>| {
+                (route.index, &route.node, &route.address) == (index, &peer.node, &peer.address)
+            };
+            let same = former.iter().find(same).cloned();
+            Ok(same.unwrap_or_else(|| Arc::new(Route::new(index, peer))))
         })
         .collect()
 }

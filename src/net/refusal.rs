@@ -109,11 +109,19 @@ pub(crate) enum Farewell {
     Restarted = 4,
     Renewed = 5,
     Knocked = 6,
+    Reloaded = 7,
 }
 
 impl Farewell {
-    const ALL: [Self; 6] =
-        [Self::Stopped, Self::Replaced, Self::CutOff, Self::Restarted, Self::Renewed, Self::Knocked];
+    const ALL: [Self; 7] = [
+        Self::Stopped,
+        Self::Replaced,
+        Self::CutOff,
+        Self::Restarted,
+        Self::Renewed,
+        Self::Knocked,
+        Self::Reloaded,
+    ];
 
     /// With what the other side ended a connection, if nothing was wrong with it.
     pub(crate) fn of(error: &ConnectionError) -> Option<Self> {
@@ -133,6 +141,7 @@ impl Farewell {
             Self::Restarted => "the node's gossip was started anew",
             Self::Renewed => "the node's certificates were renewed",
             Self::Knocked => "the knock was heard",
+            Self::Reloaded => "the node's configuration was changed",
         }
     }
 }

@@ -3,19 +3,19 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use quinn::Endpoint;
 use tokio::{
-    sync::{Notify, mpsc},
+    sync::{Notify, mpsc, watch},
     task::{Id, JoinError, JoinSet},
     time::{sleep, timeout},
 };
 
 use super::{
-    Net, Run,
+    Mode, Net, Next, Run,
     accept::accept,
     dial::{Backoff, dial, knock, random},
     driver::{Driver, lock},
@@ -39,23 +39,43 @@ pub(crate) struct Engine {
     pub(crate) clock: Clock,
     /// Wakes the driver when a table cannot wait for the next heartbeat.
     pub(crate) wake: Arc<Notify>,
+    /// What it is to go on with from the next start on.
+    pub(crate) next: Option<Change>,
+}
+
+/// Other peers, limits or paces, which the network starts anew with.
+pub(crate) struct Change {
+    pub(crate) config: GossipConfig,
+    pub(crate) tables: Vec<Arc<Table>>,
+    pub(crate) net: Next,
 }
 
 impl Engine {
     /// A state machine that has heard nothing yet, under an incarnation of its own.
     pub(crate) fn gossip(&self) -> Gossip {
         let config = GossipConfig { incarnation: Incarnation::new(random() as u32), ..self.config.clone() };
+        Gossip::new(config, self.tables.clone(), random(), &self.wake(), self.clock.precise())
+    }
+
+    fn wake(&self) -> Wake {
         let wake = self.wake.clone();
-        let wake: Wake = Arc::new(move || wake.notify_one());
-        Gossip::new(config, self.tables.clone(), random(), &wake, self.clock.precise())
+        Arc::new(move || wake.notify_one())
     }
 }
 
 /// A node's network and its gossip.
 pub(crate) struct Supervisor {
     pub(crate) net: Arc<Net>,
-    pub(crate) engine: Engine,
+    pub(crate) engine: Arc<Mutex<Engine>>,
     pub(crate) gossip: Arc<Mutex<Gossip>>,
+    /// Which order to start anew has been carried out.
+    pub(crate) reloaded: watch::Sender<u64>,
+}
+
+/// How a run ended that nobody had to end.
+enum End {
+    Stopped,
+    Reloading,
 }
 
 /// Why a run ended although nobody told the node to stop.
@@ -70,7 +90,17 @@ impl Supervisor {
     pub(crate) async fn supervise(self, endpoint: Endpoint) {
         let mut endpoint = Closing(endpoint);
         let mut backoff = Backoff::new();
-        while let Err(trouble) = self.run(&endpoint.0).await {
+        // Which order to start anew has been carried out; one that comes meanwhile is found by the next run.
+        let mut order = 0;
+        loop {
+            let trouble = match self.run(&endpoint.0, order).await {
+                Ok(End::Stopped) => break,
+                Ok(End::Reloading) => {
+                    order = self.reload();
+                    continue;
+                }
+                Err(trouble) => trouble,
+            };
             self.net.hang_up(Farewell::Restarted);
             let wait = backoff.next();
             match trouble {
@@ -84,22 +114,23 @@ impl Supervisor {
                 }
             }
             self.net.count_restart();
-            self.renew_gossip();
+            order = self.renew_gossip();
             sleep(wait).await;
         }
         endpoint.0.close(Farewell::Stopped.code(), Farewell::Stopped.text().as_bytes());
         let _ = timeout(CLOSE_TIMEOUT, endpoint.0.wait_idle()).await;
     }
 
-    async fn run(&self, endpoint: &Endpoint) -> Result<(), Trouble> {
+    async fn run(&self, endpoint: &Endpoint, reloads: u64) -> Result<End, Trouble> {
         let Links { mut tasks, listener, inbox } = Links::start(&self.net, endpoint);
-        let (net, gossip, wake) = (self.net.clone(), self.gossip.clone(), self.engine.wake.clone());
-        tasks.spawn(Driver { net, gossip, inbox, wake }.drive());
+        let (net, gossip, wake) = (self.net.clone(), self.gossip.clone(), self.engine().wake.clone());
+        tasks.spawn(Driver { net, gossip, inbox, wake, reloads }.drive());
         let outcome = match tasks.join_next_with_id().await {
             Some(Err(error)) => Err(Trouble::Panic(panic_text(error))),
             Some(Ok((task, ()))) if task == listener => Err(Trouble::Endpoint),
             // The driver is the only other one that ends.
-            Some(Ok(_)) | None => Ok(()),
+            Some(Ok(_)) | None if *self.net.mode.borrow() == Mode::Stopping => Ok(End::Stopped),
+            Some(Ok(_)) | None => Ok(End::Reloading),
         };
         tasks.shutdown().await;
         outcome
@@ -117,14 +148,50 @@ impl Supervisor {
         }
     }
 
-    fn renew_gossip(&self) {
-        match catch_unwind(AssertUnwindSafe(|| self.engine.gossip())) {
+    fn engine(&self) -> MutexGuard<'_, Engine> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with other peers and limits, over connections that are made anew.
+    fn reload(&self) -> u64 {
+        // What there is to go on with is put there before the order to do so is given.
+        let order = self.net.reloads();
+        self.net.hang_up(Farewell::Reloaded);
+        let mut engine = self.engine();
+        if let Some(change) = engine.next.take() {
+            self.net.go_on_with(change.net);
+            (engine.config, engine.tables) = (change.config, change.tables);
+            let (config, tables) = (engine.config.clone(), engine.tables.clone());
+            let reload = || lock(&self.gossip).reload(config, tables, &engine.wake(), engine.clock.precise());
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(reload)) {
+                let text = text_of(panic.as_ref());
+                tracing::error!(text, "the gossip panicked while it was changed, and is started anew");
+                drop(engine);
+                return self.renew_gossip();
+            }
+        }
+        self.reloaded.send_replace(order);
+        tracing::info!(node = %self.net.node, "the node goes on with another configuration");
+        order
+    }
+
+    /// Starts the gossip anew, with what there is to go on with; returns the order that this carries out.
+    fn renew_gossip(&self) -> u64 {
+        let order = self.net.reloads();
+        let mut engine = self.engine();
+        if let Some(change) = engine.next.take() {
+            self.net.go_on_with(change.net);
+            (engine.config, engine.tables) = (change.config, change.tables);
+        }
+        match catch_unwind(AssertUnwindSafe(|| engine.gossip())) {
             Ok(gossip) => *lock(&self.gossip) = gossip,
             Err(panic) => {
                 let text = text_of(panic.as_ref());
                 tracing::error!(text, "the gossip panicked at its start; the old one is driven on");
             }
         }
+        self.reloaded.send_replace(order);
+        order
     }
 }
 
@@ -138,11 +205,12 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn start(net: &Arc<Net>, endpoint: &Endpoint) -> Self {
-        let capacity = net.routes.len().max(1) * MAX_EVENTS_PER_PEER;
+        let routes = net.routes();
+        let capacity = routes.len().max(1) * MAX_EVENTS_PER_PEER;
         let (sender, inbox) = mpsc::channel(capacity);
         let run = Run { net: net.clone(), endpoint: endpoint.clone(), inbox: sender };
         let mut tasks = JoinSet::new();
-        for route in &net.routes {
+        for route in routes.iter() {
             match route.node > net.node {
                 true => tasks.spawn(dial(run.clone(), route.clone())),
                 false => tasks.spawn(knock(run.clone(), route.clone())),

@@ -25,6 +25,11 @@ impl Cluster {
             log.clocks[node].fill(0);
             log.clocks.iter_mut().for_each(|clocks| clocks[node] = 0);
         }
+        self.connect_anew(node);
+    }
+
+    /// Connects a node whose gossip has just started, or goes on with other numbers.
+    pub(super) fn connect_anew(&mut self, node: usize) {
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             let pair = (node.min(other), node.max(other));
             // The new process is another connection; the old one is gone with the old process.

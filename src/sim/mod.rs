@@ -28,6 +28,7 @@ mod measure;
 mod network;
 mod node;
 mod queue;
+mod reload;
 mod rules;
 pub mod scenario;
 mod spread;

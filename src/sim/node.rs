@@ -59,10 +59,8 @@ impl Node {
         let at = self.time(now);
         tables.iter().for_each(|table| table.list_keys(&KeyHasher::default(), at));
         let woken = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&woken);
-        let wake: Wake = Arc::new(move || flag.store(true, Ordering::Relaxed));
         let incarnation = config.incarnation;
-        let gossip = Gossip::new(config, tables, seed, &wake, self.time(now));
+        let gossip = Gossip::new(config, tables, seed, &wakes(&woken), self.time(now));
         self.timer = None;
         self.stalled_until = 0;
         self.waiting.clear();
@@ -100,7 +98,18 @@ impl Node {
     }
 }
 
+/// What has a flag set.
+fn wakes(flag: &Arc<AtomicBool>) -> Wake {
+    let flag = Arc::clone(flag);
+    Arc::new(move || flag.store(true, Ordering::Relaxed))
+}
+
 impl Process {
+    /// What checks call when they ask for the gossip.
+    pub(super) fn wake(&self) -> Wake {
+        wakes(&self.woken)
+    }
+
     /// The place among the gossip's limits of a limit's first quota: each quota has one.
     pub(super) fn book(&self, limit: usize) -> usize {
         self.limits.iter().take(limit).map(|bands| bands.tables().count()).sum()

@@ -204,8 +204,8 @@ impl Table {
     /// unpublished. `wake` is called from checking threads, so it must neither block nor take long.
     pub(crate) fn listen(&self, threshold: u64, wake: Wake) {
         self.marks.set_wake(wake);
-        self.marks.threshold.store(threshold.max(1), Ordering::Relaxed);
-        for slot in 0..self.used_slots() {
+        self.marks.set_threshold(threshold);
+        for slot in (0..self.used_slots()).chain([self.shared_slot()]) {
             if let Some(cell) = self.slab.get(slot) {
                 let _held = self.stripes.hold(slot);
                 // What earlier gossip published stays published: the next share begins at zero, or with the permits that

@@ -47,6 +47,11 @@ impl Marks {
         }
     }
 
+    /// Sets how many units may be unpublished before a key is urgent.
+    pub(crate) fn set_threshold(&self, units: u64) {
+        self.threshold.store(units.max(1), Ordering::Relaxed);
+    }
+
     /// Whether there is gossip to tell.
     pub(super) fn is_heard(&self) -> bool {
         self.threshold.load(Ordering::Relaxed) != 0

@@ -19,11 +19,13 @@ use super::{
     Table,
     slab::{Cell, MAX_LATER_QUOTAS},
 };
+#[cfg(any(feature = "net", feature = "sim"))]
+use crate::limit::LimitError;
 use crate::{
     algorithm::{Meter, level::DEAD},
     error::RuleError,
     key::Key,
-    limit::{Limit, LimitError, Quota},
+    limit::{Limit, Quota},
     time::Now,
 };
 
@@ -160,12 +162,15 @@ impl Table {
         self.quotas.number(limit, Kind::OfKey(current), ratio).ok_or(RuleError::TooManyQuotas)
     }
 
-    /// Makes sure that the limit can become `next`.
+    /// Whether there is room for a change of the limit to `next`, with the quotas that keys then have.
     ///
     /// # Errors
-    /// What it is kept by would change, or there have been too many quotas.
-    pub(crate) fn check_change(&self, next: &Limit) -> Result<(), LimitError> {
-        self.limit().check_change(next)
+    /// There have been too many quotas.
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(crate) fn check_room(&self, next: &Limit) -> Result<(), LimitError> {
+        let held = usize::from(*self.quotas.count.lock().unwrap_or_else(PoisonError::into_inner));
+        let of_keys = next.lists().map_or(0, |lists| lists.quotas()) + self.quotas_set();
+        if *next == *self.limit() || held + 1 + of_keys <= MAX_LATER_QUOTAS { Ok(()) } else { Err(next.changed_too_often()) }
     }
 
     /// From now on the limit is `next`, for all keys without a quota of their own. Returns whether that could be noted.
@@ -200,7 +205,9 @@ impl Table {
         // Before the quota changes, and after: what is drawn on the level is so by the quota.
         let before = |table: &Self| (old, old.earned(own_time), table.drawn(cell, now));
         let after = |table: &Self| (new, new.earned(own_time), table.drawn(cell, now));
-        let carry = |missing: i64| new.capacity().saturating_sub(missing).max(-new.max_debt());
+        // What does not come back with time is given back as a whole, so it has to be missing as a whole.
+        let deepest = if new.is_stock() { i64::MIN } else { -new.max_debt() };
+        let carry = |missing: i64| new.capacity().saturating_sub(missing).max(deepest);
         let change = |table: &Self, within: Option<i64>| {
             let from = before(table);
             cell.set_quota(quota);

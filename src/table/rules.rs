@@ -449,9 +449,18 @@ impl Table {
         former.keys().chain(listed.keys()).for_each(|key| self.mark(&notices, *key, now));
     }
 
+    /// How many different quotas keys were given at run time.
+    #[cfg(any(feature = "net", feature = "sim"))]
+    pub(super) fn quotas_set(&self) -> usize {
+        let notices = self.rules.read();
+        let quotas = notices.overrides().filter(|(_, said)| matches!(said, Said::Quota { .. }));
+        quotas.map(|(_, said)| said).collect::<std::collections::BTreeSet<_>>().len()
+    }
+
     /// From now on the limit is `next`, also for keys that it names. Returns whether that could be noted: a table can have so
     /// many quotas in its life. Keys without rules go over when they are next asked for, or by
     /// [`bring_up_to_date`](Self::bring_up_to_date).
+    #[cfg(any(feature = "net", feature = "sim"))]
     pub(crate) fn change(&self, next: Limit, hasher: &KeyHasher, now: Now) -> bool {
         if !self.change_own(next) {
             return false;
@@ -459,6 +468,11 @@ impl Table {
         let stance = self.stance();
         self.set_stance(stance);
         self.list_keys(hasher, now);
+        let given = self.rules.read().overrides().map(|(key, _)| key).collect::<Vec<_>>();
+        for key in given {
+            let notices = self.rules.write();
+            self.mark(&notices, key, now);
+        }
         true
     }
 }

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use ratemesh::{Config, Limit, Limiter, Mesh, NodeId, PeerState, config::TlsIdentity};
+use ratemesh::{
+    Config, Limit, Limiter, Mesh, NodeId, PeerState, ReloadError,
+    config::{ConfigBuilder, TlsIdentity},
+};
 use tokio::time::{sleep, timeout};
 
 use authority::{Authority, Issued};
@@ -52,19 +55,57 @@ impl Fleet {
 
     /// The configuration of a node with this certificate.
     pub(crate) fn config_as(&self, index: usize, socket: UdpSocket, identity: TlsIdentity) -> Config {
+        let everyone: Vec<usize> = (0..self.addresses.len()).collect();
+        self.builder_among(index, identity, &everyone).socket(socket).build().expect("a configuration")
+    }
+
+    /// The configuration of a node, as far as it is the same whatever its socket.
+    pub(crate) fn builder(&self, index: usize) -> ConfigBuilder {
+        let everyone: Vec<usize> = (0..self.addresses.len()).collect();
+        self.builder_among(index, self.identity_of(index), &everyone).listen(self.addresses[index])
+    }
+
+    /// A new certificate of a node.
+    pub(crate) fn identity_of(&self, index: usize) -> TlsIdentity {
+        identity(&self.authority, &self.authority.issue(name(index).as_str()))
+    }
+
+    fn builder_among(&self, index: usize, identity: TlsIdentity, nodes: &[usize]) -> ConfigBuilder {
         let mut builder = Config::builder(name(index))
-            .socket(socket)
             .secret("sixteen bytes or more, for a test")
             // So long that only peers' answers end the wait, on whatever machine.
             .sync_timeout(Duration::from_secs(40))
             .tls(identity);
-        for (peer, address) in self.addresses.iter().enumerate().filter(|(peer, _)| *peer != index) {
-            builder = builder.peer(name(peer), address.to_string());
+        for peer in nodes.iter().filter(|peer| **peer != index) {
+            builder = builder.peer(name(*peer), self.addresses[*peer].to_string());
         }
         for limit in &self.limits {
             builder = builder.limit(limit.clone());
         }
-        builder.build().expect("a configuration")
+        builder
+    }
+
+    /// Sets the limits of nodes that are started or changed from now on.
+    pub(crate) fn set_limits(&mut self, limits: &[Limit]) {
+        self.limits = limits.to_vec();
+    }
+
+    /// Changes a node's configuration while it runs.
+    pub(crate) async fn reload(&self, index: usize) -> Result<(), ReloadError> {
+        self.mesh(index).reload(self.builder(index).build().expect("a configuration")).await
+    }
+
+    /// The same in a fleet of these nodes.
+    pub(crate) async fn reload_among(&self, index: usize, nodes: &[usize]) -> Result<(), ReloadError> {
+        let builder = self.builder_among(index, self.identity_of(index), nodes).listen(self.addresses[index]);
+        self.mesh(index).reload(builder.build().expect("a configuration")).await
+    }
+
+    /// Starts a node in a fleet of these nodes.
+    pub(crate) async fn start_among(&mut self, index: usize, socket: UdpSocket, nodes: &[usize]) {
+        let builder = self.builder_among(index, self.identity_of(index), nodes).socket(socket);
+        let mesh = Mesh::start(builder.build().expect("a configuration")).await.expect("a node");
+        self.meshes[index] = Some(mesh);
     }
 
     async fn start_with(&mut self, index: usize, socket: UdpSocket) {

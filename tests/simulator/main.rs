@@ -3,6 +3,7 @@
 mod bands;
 mod convergence;
 mod permits;
+mod reload;
 mod rules;
 
 use std::time::Duration;

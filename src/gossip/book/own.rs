@@ -196,7 +196,7 @@ impl Book {
 
     /// Ends all shares of this node's former incarnation: what they hold is published, and the next begins at zero.
     pub(in crate::gossip) fn close_own(&mut self, former: ActorIndex) {
-        for slot in 0..self.table.used_slots() {
+        for slot in (0..self.table.used_slots()).chain([self.table.shared_slot()]) {
             if let (Some(newest), Some(cell)) = (self.newest_own(former, slot), self.table.cell(slot)) {
                 self.table.end_epoch(slot, cell, newest.share, None, None);
                 if !self.table.limit().permit_returns_on_drop() {

@@ -272,7 +272,7 @@ async fn a_peer_that_was_killed_and_started_again_is_noticed_at_once() {
     let clock = Clock::system();
     let began = clock.precise().mono;
     // Unless it was noticed already, by something that was still on its way.
-    if let Some(link) = a.net.routes[0].link() {
+    if let Some(link) = a.net.routes()[0].link() {
         link.send(Channel::Datagram, Bytes::from_static(b"are you there?"));
     }
     a.sees(&Seen::disconnected("b")).await;

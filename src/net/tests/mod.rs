@@ -131,6 +131,7 @@ fn open(
         socket: Some(socket),
         clock: Clock::system(),
         mode,
+        reloads: watch::channel(0).1,
     })
     .unwrap();
     (Arc::new(net), endpoint, sender)

@@ -34,9 +34,11 @@ impl Pair {
             tables: Vec::new(),
             clock: Clock::system(),
             wake: Arc::default(),
+            next: None,
         };
         let gossip = Arc::new(Mutex::new(engine.gossip()));
-        let supervisor = Supervisor { net: a.clone(), engine, gossip };
+        let engine = Arc::new(Mutex::new(engine));
+        let supervisor = Supervisor { net: a.clone(), engine, gossip, reloaded: watch::channel(0).0 };
         let task = tokio::spawn(supervisor.supervise(endpoint.clone()));
         b.sees(&Seen::connected("a")).await;
         Self { a, endpoint: Some(endpoint), b, task, mode }
@@ -83,7 +85,7 @@ async fn a_node_that_starts_knocks_where_it_is_to_be_dialled() {
     // Node a listens, and waits for longer than this test may take before it dials again.
     let (inbox, _events) = mpsc::channel(MAX_EVENTS_PER_PEER);
     let listening = tokio::spawn(accept(Run { net: a.clone(), endpoint, inbox }));
-    let route = a.routes[0].clone();
+    let route = a.routes()[0].clone();
     let waiting = tokio::spawn(async move { route.wait(100 * DEADLINE, true).await });
     let b = Node::start(&authority, "b", socket_b, &[("a", at_a)]);
     let knocked = timeout(DEADLINE, waiting).await.expect("node b did not knock").unwrap();
@@ -124,7 +126,7 @@ async fn a_peer_that_has_stopped_is_not_warned_of() {
     a.sees(&Seen::connected("b")).await;
     drop(b);
     a.sees(&Seen::disconnected("b")).await;
-    let route = a.net.routes[0].clone();
+    let route = a.net.routes()[0].clone();
     assert!(!route.note("it does not answer"), "a peer that said that it stops was warned of");
     let _b = Node::start_as(&identity(&authority, &issued), "b", spare, &[("a", at_a)]);
     a.sees(&Seen::connected("b")).await;
@@ -149,7 +151,7 @@ async fn certificates_are_renewed_without_a_restart() {
     pair.a.renew(&identity(&new, &new.issue("a"))).unwrap();
     pair.b.net.renew(&both(&old.issue("b"))).unwrap();
     let refused = pair.a.refused_counts().tls;
-    eventually("refusals", || pair.a.refused_counts().tls > refused + 1 && pair.a.routes[0].link().is_none())
+    eventually("refusals", || pair.a.refused_counts().tls > refused + 1 && pair.a.routes()[0].link().is_none())
         .await;
     let another = pair.a.renew(&identity(&new, &new.issue("c"))).unwrap_err();
     assert!(another.to_string().contains("\"a\""), "{another}");
