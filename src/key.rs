@@ -21,7 +21,7 @@ use std::{
 };
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
-use xxhash_rust::xxh3::xxh3_128_with_secret;
+use xxhash_rust::xxh3::{SecretInput, xxh3_128_with_secret_input};
 
 /// The digest of what is being limited.
 ///
@@ -72,13 +72,15 @@ enum Domain {
 const DOMAINS: usize = 4;
 const XXH3_SECRET_BYTES: usize = 192;
 
+type Xxh3Secret = SecretInput<[u8; XXH3_SECRET_BYTES]>;
+
 /// Digests keys under a cluster's secret.
 #[derive(Clone)]
 pub struct KeyHasher(Secrets);
 
 #[derive(Clone)]
 enum Secrets {
-    Xxh3(Arc<[[u8; XXH3_SECRET_BYTES]; DOMAINS]>),
+    Xxh3(Arc<[Xxh3Secret; DOMAINS]>),
     SipHash128([[u8; 16]; DOMAINS]),
 }
 
@@ -96,7 +98,7 @@ impl KeyHasher {
                 for (counter, bytes) in (0..).zip(blocks) {
                     bytes.copy_from_slice(&block(counter));
                 }
-                Self(Secrets::Xxh3(Arc::new(secrets)))
+                Self(Secrets::Xxh3(Arc::new(secrets.map(SecretInput::new))))
             }
             Digest::SipHash128 => {
                 Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64))))
@@ -113,8 +115,17 @@ impl KeyHasher {
     #[inline]
     fn digest(&self, domain: Domain, bytes: &[u8]) -> Key {
         Key(match &self.0 {
-            Secrets::Xxh3(secrets) => xxh3_128_with_secret(bytes, &secrets[domain as usize]),
+            Secrets::Xxh3(secrets) => xxh3(&secrets[domain as usize], bytes),
             Secrets::SipHash128(keys) => siphash(&keys[domain as usize], bytes),
+        })
+    }
+
+    /// The same of a length that is known when this is compiled, and so with no look at it.
+    #[inline]
+    fn digest_fixed<const LENGTH: usize>(&self, domain: Domain, bytes: [u8; LENGTH]) -> Key {
+        Key(match &self.0 {
+            Secrets::Xxh3(secrets) => xxh3_128_with_secret_input(&bytes, &secrets[domain as usize]),
+            Secrets::SipHash128(keys) => siphash(&keys[domain as usize], &bytes),
         })
     }
 
@@ -143,6 +154,12 @@ impl fmt::Debug for KeyHasher {
             Secrets::SipHash128(_) => "KeyHasher(SipHash128)",
         })
     }
+}
+
+// Compiled once, for it is long where the length is not known.
+#[inline(never)]
+fn xxh3(secret: &Xxh3Secret, bytes: &[u8]) -> u128 {
+    xxh3_128_with_secret_input(bytes, secret)
 }
 
 fn siphash(key: &[u8; 16], bytes: &[u8]) -> u128 {
@@ -232,9 +249,9 @@ impl KeySource for String {
 impl KeySource for IpAddr {
     #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
-        match self.to_canonical() {
-            Self::V4(address) => hasher.digest(Domain::Address, &address.octets()),
-            Self::V6(address) => hasher.digest(Domain::Address, &address.octets()),
+        match self {
+            Self::V4(address) => address.to_key(hasher),
+            Self::V6(address) => address.to_key(hasher),
         }
     }
 
@@ -245,8 +262,9 @@ impl KeySource for IpAddr {
 }
 
 impl KeySource for Ipv4Addr {
+    #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
-        IpAddr::V4(*self).to_key(hasher)
+        hasher.digest_fixed(Domain::Address, self.octets())
     }
 
     #[inline]
@@ -256,14 +274,25 @@ impl KeySource for Ipv4Addr {
 }
 
 impl KeySource for Ipv6Addr {
+    #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
-        IpAddr::V6(*self).to_key(hasher)
+        match ipv4_mapped(self.to_bits()) {
+            Some(address) => address.to_key(hasher),
+            None => hasher.digest_fixed(Domain::Address, self.octets()),
+        }
     }
 
     #[inline]
     fn address(&self) -> Option<IpAddr> {
         Some(IpAddr::V6(*self))
     }
+}
+
+/// The IPv4 address that these bits of an IPv6 address are mapped from, if they are.
+#[inline]
+pub(crate) fn ipv4_mapped(bits: u128) -> Option<Ipv4Addr> {
+    const MAPPED: u128 = 0xffff;
+    (bits >> 32 == MAPPED).then(|| Ipv4Addr::from_bits(bits as u32))
 }
 
 macro_rules! integers {

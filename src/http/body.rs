@@ -69,14 +69,15 @@ pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
-        Service { #[pin] body: HoldBody<B, Option<InFlight>> },
+        Service { #[pin] body: HoldBody<B, InFlight> },
         Refusal { bytes: Bytes },
     }
 }
 
 impl<B> ResponseBody<B> {
+    #[inline]
     pub(super) fn service(body: B, in_flight: Option<InFlight>) -> Self {
-        Self { kind: Kind::Service { body: HoldBody::new(body, in_flight) } }
+        Self { kind: Kind::Service { body: HoldBody { body, guard: in_flight } } }
     }
 
     pub(super) fn refusal(bytes: Bytes) -> Self {

@@ -24,6 +24,7 @@ pub(super) struct Settings {
     pub(super) attach: Attach,
     keeps_outcome: bool,
     counts_in_flight: bool,
+    plain: bool,
     /// `RateLimit-Policy` with all the limits that are shown, and how many those are; unless it differs from request
     /// to request.
     policy: Option<(HeaderValue, usize)>,
@@ -59,6 +60,7 @@ impl Settings {
             attach: Attach { request: false, response: false },
             keeps_outcome: false,
             counts_in_flight: false,
+            plain: false,
             policy: None,
         };
         settings.derive();
@@ -86,6 +88,12 @@ impl Settings {
         self.counts_in_flight
     }
 
+    /// Whether there is but one gate, which is plain, and nothing is done about a request after it has passed.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// Works out what follows from the other settings.
     pub(super) fn derive(&mut self) {
         let counts = |which: fn(Count) -> bool| self.gates.iter().any(|gate| which(gate.counts()));
@@ -93,6 +101,7 @@ impl Settings {
         let settles = counts(|count| count != Count::All);
         let attaches = self.attach.request || self.attach.response;
         self.keeps_outcome = settles || attaches || self.fields.on_all_responses();
+        self.plain = !self.keeps_outcome && matches!(self.gates.as_slice(), [gate] if gate.is_plain());
         let shown: Vec<_> = self.gates.iter().filter(|gate| !gate.is_shadow()).collect();
         let fixed = shown.iter().all(|gate| !gate.has_partition_key());
         let policies: Vec<_> = shown.iter().flat_map(|gate| show_policies(gate)).collect();

@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::{KeyExtractor, Missing, MissingKey, forwarded};
 use crate::{
     http::RequestHead,
-    key::{Key, KeyHasher},
+    key::{Key, KeyHasher, ipv4_mapped},
 };
 
 /// An IPv6 client can be given this much of a network to itself, and so is limited as one.
@@ -165,7 +165,6 @@ fn network(text: &str) -> Result<IpNet, NetworkError> {
 
 /// The IPv4 network that an IPv4-mapped one stands for: addresses are made IPv4 before they are compared.
 fn unmapped(network: Ipv6Net) -> IpNet {
-    const MAPPED_BITS: u8 = 96;
     let mapped = network.addr().to_ipv4_mapped().zip(network.prefix_len().checked_sub(MAPPED_BITS));
     let ipv4 = mapped.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok());
     ipv4.map_or(IpNet::V6(network), IpNet::V4)
@@ -194,18 +193,35 @@ pub struct ClientIp {
     peer: FindPeer,
     proxies: Option<(TrustedProxies, ForwardedField)>,
     trust_unaddressed: bool,
-    ipv4_prefix: u8,
-    ipv6_prefix: u8,
+    /// The bits that tell IPv4 clients apart, of the IPv6 addresses that theirs are mapped to.
+    ipv4_mask: u128,
+    /// Those that tell the others apart.
+    ipv6_mask: u128,
 }
 
 /// Gives the peer's address, if it has one that is known, as the bits of an IPv6 address.
 type FindPeer = Arc<dyn Fn(&Extensions) -> Option<u128> + Send + Sync>;
 
+/// The bits of an IPv6 address that come before those of an IPv4 address which is mapped to it.
+const MAPPED_BITS: u8 = 96;
+
+// An address goes as bits from the extension to the digest: nothing is asked of it twice on the way.
+#[inline]
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
     }
+}
+
+#[inline]
+fn from_bits(bits: u128) -> IpAddr {
+    ipv4_mapped(bits).map_or(IpAddr::V6(Ipv6Addr::from_bits(bits)), IpAddr::V4)
+}
+
+/// A mask that keeps so many leading bits of 128.
+fn leading(bits: u8) -> u128 {
+    u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0)
 }
 
 impl ClientIp {
@@ -216,8 +232,8 @@ impl ClientIp {
             peer: Arc::new(peer),
             proxies: None,
             trust_unaddressed: false,
-            ipv4_prefix: 32,
-            ipv6_prefix: DEFAULT_IPV6_PREFIX,
+            ipv4_mask: leading(128),
+            ipv6_mask: leading(DEFAULT_IPV6_PREFIX),
         }
     }
 
@@ -252,13 +268,13 @@ impl ClientIp {
 
     /// Sets how many leading bits tell IPv6 clients apart; 64 unless set, and 128 at most.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = bits.min(128);
+        self.ipv6_mask = leading(bits);
         self
     }
 
     /// Sets how many leading bits tell IPv4 clients apart; 32 unless set, which is the most.
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
-        self.ipv4_prefix = bits.min(32);
+        self.ipv4_mask = leading(MAPPED_BITS + bits.min(32));
         self
     }
 
@@ -266,35 +282,48 @@ impl ClientIp {
     ///
     /// # Errors
     /// [`MissingKey`] when the peer has no address and nobody who is trusted names one.
-    #[inline(always)]
     pub fn address(&self, request: &RequestHead<'_>) -> Result<IpAddr, MissingKey> {
-        let peer = (self.peer)(request.extensions())
-            .map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical());
-        let named = match &self.proxies {
-            Some((proxies, field))
-                if peer.map_or(self.trust_unaddressed, |peer| proxies.trust_peer(peer)) =>
-            {
-                field.client(proxies, peer, request.headers())
-            }
-            _ => peer,
-        };
-        named.ok_or(MissingKey(Missing::Address))
+        self.address_bits(request).map(from_bits)
     }
 
     /// The address that stands for all the clients which are limited together with this one.
     ///
     /// # Errors
     /// As [`address`](Self::address).
-    #[inline(always)]
     pub fn network(&self, request: &RequestHead<'_>) -> Result<IpAddr, MissingKey> {
-        self.address(request).map(|address| match address {
-            IpAddr::V4(address) => {
-                Ipv4Net::new(address, self.ipv4_prefix).map_or(address, |network| network.network()).into()
-            }
-            IpAddr::V6(address) => {
-                Ipv6Net::new(address, self.ipv6_prefix).map_or(address, |network| network.network()).into()
-            }
-        })
+        self.address_bits(request).map(|bits| from_bits(self.network_bits(bits)))
+    }
+
+    #[inline]
+    fn address_bits(&self, request: &RequestHead<'_>) -> Result<u128, MissingKey> {
+        let peer = (self.peer)(request.extensions());
+        let client = match &self.proxies {
+            None => peer,
+            Some((proxies, field)) => self.named(proxies, field, peer, request.headers()),
+        };
+        client.ok_or(MissingKey(Missing::Address))
+    }
+
+    /// Whom the peer names where it is a trusted proxy, or the peer itself.
+    #[inline(never)]
+    fn named(
+        &self,
+        proxies: &TrustedProxies,
+        field: &ForwardedField,
+        peer: Option<u128>,
+        headers: &HeaderMap,
+    ) -> Option<u128> {
+        let peer = peer.map(from_bits);
+        let trusted = peer.map_or(self.trust_unaddressed, |peer| proxies.trust_peer(peer));
+        let client = if trusted { field.client(proxies, peer, headers) } else { peer };
+        client.map(bits)
+    }
+
+    /// The same for every client that is limited together with this one. No address that is not IPv4-mapped comes to one
+    /// that is: what tells the two apart is either kept or made nothing.
+    #[inline]
+    fn network_bits(&self, address: u128) -> u128 {
+        address & if ipv4_mapped(address).is_some() { self.ipv4_mask } else { self.ipv6_mask }
     }
 }
 
@@ -309,15 +338,16 @@ impl fmt::Debug for ClientIp {
         f.debug_struct("ClientIp")
             .field("proxies", &self.proxies)
             .field("trust_unaddressed", &self.trust_unaddressed)
-            .field("ipv4_prefix", &self.ipv4_prefix)
-            .field("ipv6_prefix", &self.ipv6_prefix)
+            .field("ipv4_prefix", &(self.ipv4_mask.leading_ones() - u32::from(MAPPED_BITS)))
+            .field("ipv6_prefix", &self.ipv6_mask.leading_ones())
             .finish_non_exhaustive()
     }
 }
 
 impl KeyExtractor for ClientIp {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
-        self.network(request).map(|address| hasher.key(address))
+        let address = self.address_bits(request)?;
+        Ok(hasher.key(Ipv6Addr::from_bits(self.network_bits(address))))
     }
 
     /// Lists go by the address itself, not by the network that the client is limited by.
@@ -326,7 +356,9 @@ impl KeyExtractor for ClientIp {
         request: &RequestHead<'_>,
         hasher: &KeyHasher,
     ) -> Result<(Key, Option<IpAddr>), MissingKey> {
-        Ok((self.key(request, hasher)?, Some(self.address(request)?)))
+        let address = self.address_bits(request)?;
+        let key = hasher.key(Ipv6Addr::from_bits(self.network_bits(address)));
+        Ok((key, Some(from_bits(address))))
     }
 }
 
