@@ -64,7 +64,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
             StateProj::Free { inner } => match ready!(inner.poll(cx)) {
-                Ok(response) => Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, None)))),
+                Ok(response) => Poll::Ready(Ok(response.map(ResponseBody::service))),
                 Err(error) => Poll::Ready(Err(error)),
             },
             StateProj::Limited { inner, reservation, in_flight } => {
@@ -78,8 +78,10 @@ where
                 if let Some(limited) = reservation.respond(&response) {
                     Settings::finish(&mut response, limited);
                 }
-                let in_flight = in_flight.take();
-                Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, in_flight))))
+                Poll::Ready(Ok(match in_flight.take() {
+                    Some(in_flight) => response.map(|body| ResponseBody::held(body, in_flight)),
+                    None => response.map(ResponseBody::service),
+                }))
             }
             StateProj::Refused { response } => {
                 let response = response.take().expect("a future is not polled after it is ready");
