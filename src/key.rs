@@ -162,6 +162,8 @@ fn xxh3(secret: &Xxh3Secret, bytes: &[u8]) -> u128 {
     xxh3_128_with_secret_input(bytes, secret)
 }
 
+// Kept out of the way of the other digest.
+#[inline(never)]
 fn siphash(key: &[u8; 16], bytes: &[u8]) -> u128 {
     let mut hasher = SipHasher24::new_with_key(key);
     hasher.write(bytes);

@@ -31,37 +31,21 @@ pub(super) enum Admission {
 }
 
 /// Checks the request at each gate that applies to it.
-#[inline]
+#[inline(never)]
 pub(super) fn admit(settings: &Arc<Settings>, request: &RequestHead<'_>) -> Admission {
     match settings.gates.as_slice() {
-        [gate] if settings.is_plain() => pass_plainly(settings, gate, request),
-        gates => pass(settings, gates, request),
-    }
-}
-
-/// Passes the only gate, which is plain, where the outcome need not be kept: what most requests go through.
-#[inline]
-fn pass_plainly(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) -> Admission {
-    match gate.approach_plainly(request) {
-        Ok(key) => match gate.let_fitting_pass(key, 1) {
-            Ok(()) => Admission::Free,
-            Err(verdict) => refuse(settings, gate, (key, 1), verdict, None),
-        },
-        Err(missing) => go_on(settings, gate, request, gate.approach_without_key(request, missing)),
-    }
-}
-
-#[inline(never)]
-fn pass(settings: &Arc<Settings>, gates: &[Gate], request: &RequestHead<'_>) -> Admission {
-    match gates {
         [gate] => go_on(settings, gate, request, gate.approach(request)),
         gates => pass_all(settings, gates, request),
     }
 }
 
-/// Passes the only gate. Where the outcome need not be kept, nothing is allocated.
-#[inline(never)]
-fn go_on(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>, approach: Approach) -> Admission {
+/// Passes the only gate from where it has been approached. Where the outcome need not be kept, nothing is allocated.
+pub(super) fn go_on(
+    settings: &Arc<Settings>,
+    gate: &Gate,
+    request: &RequestHead<'_>,
+    approach: Approach,
+) -> Admission {
     let (key, cost, listed) = match approach {
         Approach::Check { key, cost, listed } => (key, cost, listed),
         Approach::Skip => return Admission::Free,
@@ -83,8 +67,7 @@ fn go_on(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>, appro
 }
 
 /// The only gate has refused this key this cost.
-#[inline(never)]
-fn refuse(
+pub(super) fn refuse(
     settings: &Arc<Settings>,
     gate: &Gate,
     (key, cost): (Key, u64),

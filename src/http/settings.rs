@@ -6,13 +6,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 
 use super::{
-    LimitStatus, Refusal, RequestHead,
-    admit::{Admission, admit},
+    LimitStatus, MissingKey, Refusal, RequestHead,
+    admit::{self, Admission},
     answer::Answer,
-    gate::{Count, Gate},
+    gate::{Count, Gate, Verdict},
     headers::{HeaderFields, Shown},
     limited::RateLimited,
 };
+use crate::key::Key;
 
 /// Everything that is set on a layer.
 #[derive(Clone)]
@@ -24,6 +25,7 @@ pub(super) struct Settings {
     pub(super) attach: Attach,
     keeps_outcome: bool,
     counts_in_flight: bool,
+    /// Whether there is but one gate, which is plain, and nothing is done about a request after it has passed.
     plain: bool,
     /// `RateLimit-Policy` with all the limits that are shown, and how many those are; unless it differs from request
     /// to request.
@@ -67,8 +69,46 @@ impl Settings {
         settings
     }
 
+    /// Finds out whether the request goes on to the service.
     pub(super) fn pass(self: &Arc<Self>, request: &RequestHead<'_>) -> Passage {
-        match admit(self, request) {
+        match self.gates.as_slice() {
+            // What most requests go through; it leaves out all that the settings do not ask for.
+            [gate] if self.plain => match gate.approach_plainly(request) {
+                Ok(key) => match gate.let_fitting_pass(key, 1) {
+                    Ok(()) => Passage::Free,
+                    Err(verdict) => self.turn_away(gate, key, verdict, request),
+                },
+                Err(missing) => self.pass_without_key(gate, missing, request),
+            },
+            _ => self.passage(request, admit::admit(self, request)),
+        }
+    }
+
+    #[inline(never)]
+    fn turn_away(
+        self: &Arc<Self>,
+        gate: &Gate,
+        key: Key,
+        verdict: Verdict<'_>,
+        request: &RequestHead<'_>,
+    ) -> Passage {
+        self.passage(request, admit::refuse(self, gate, (key, 1), verdict, None))
+    }
+
+    #[cold]
+    fn pass_without_key(
+        self: &Arc<Self>,
+        gate: &Gate,
+        missing: MissingKey,
+        request: &RequestHead<'_>,
+    ) -> Passage {
+        let approach = gate.approach_without_key(request, missing);
+        self.passage(request, admit::go_on(self, gate, request, approach))
+    }
+
+    #[inline(never)]
+    fn passage(&self, request: &RequestHead<'_>, admission: Admission) -> Passage {
+        match admission {
             Admission::Free => Passage::Free,
             Admission::Limited(limited) => Passage::Limited(limited),
             Admission::Refused(limited) => Passage::Refused(Box::new(self.refuse(*request, limited))),
@@ -86,12 +126,6 @@ impl Settings {
     /// Whether a limit counts requests in flight.
     pub(super) fn counts_in_flight(&self) -> bool {
         self.counts_in_flight
-    }
-
-    /// Whether there is but one gate, which is plain, and nothing is done about a request after it has passed.
-    #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        self.plain
     }
 
     /// Works out what follows from the other settings.

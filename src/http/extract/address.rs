@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -165,6 +165,7 @@ fn network(text: &str) -> Result<IpNet, NetworkError> {
 
 /// The IPv4 network that an IPv4-mapped one stands for: addresses are made IPv4 before they are compared.
 fn unmapped(network: Ipv6Net) -> IpNet {
+    const MAPPED_BITS: u8 = 96;
     let mapped = network.addr().to_ipv4_mapped().zip(network.prefix_len().checked_sub(MAPPED_BITS));
     let ipv4 = mapped.and_then(|(address, prefix)| Ipv4Net::new(address, prefix).ok());
     ipv4.map_or(IpNet::V6(network), IpNet::V4)
@@ -193,17 +194,13 @@ pub struct ClientIp {
     peer: FindPeer,
     proxies: Option<(TrustedProxies, ForwardedField)>,
     trust_unaddressed: bool,
-    /// The bits that tell IPv4 clients apart, of the IPv6 addresses that theirs are mapped to.
-    ipv4_mask: u128,
-    /// Those that tell the others apart.
+    /// The bits that tell clients apart.
+    ipv4_mask: u32,
     ipv6_mask: u128,
 }
 
 /// Gives the peer's address, if it has one that is known, as the bits of an IPv6 address.
 type FindPeer = Arc<dyn Fn(&Extensions) -> Option<u128> + Send + Sync>;
-
-/// The bits of an IPv6 address that come before those of an IPv4 address which is mapped to it.
-const MAPPED_BITS: u8 = 96;
 
 // An address goes as bits from the extension to the digest: nothing is asked of it twice on the way.
 #[inline]
@@ -219,9 +216,12 @@ fn from_bits(bits: u128) -> IpAddr {
     ipv4_mapped(bits).map_or(IpAddr::V6(Ipv6Addr::from_bits(bits)), IpAddr::V4)
 }
 
-/// A mask that keeps so many leading bits of 128.
-fn leading(bits: u8) -> u128 {
-    u128::MAX.checked_shl(128_u32.saturating_sub(bits.into())).unwrap_or(0)
+fn ipv4_mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32_u32.saturating_sub(prefix.into())).unwrap_or(0)
+}
+
+fn ipv6_mask(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128_u32.saturating_sub(prefix.into())).unwrap_or(0)
 }
 
 impl ClientIp {
@@ -232,8 +232,8 @@ impl ClientIp {
             peer: Arc::new(peer),
             proxies: None,
             trust_unaddressed: false,
-            ipv4_mask: leading(128),
-            ipv6_mask: leading(DEFAULT_IPV6_PREFIX),
+            ipv4_mask: ipv4_mask(32),
+            ipv6_mask: ipv6_mask(DEFAULT_IPV6_PREFIX),
         }
     }
 
@@ -268,13 +268,13 @@ impl ClientIp {
 
     /// Sets how many leading bits tell IPv6 clients apart; 64 unless set, and 128 at most.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_mask = leading(bits);
+        self.ipv6_mask = ipv6_mask(bits);
         self
     }
 
     /// Sets how many leading bits tell IPv4 clients apart; 32 unless set, which is the most.
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
-        self.ipv4_mask = leading(MAPPED_BITS + bits.min(32));
+        self.ipv4_mask = ipv4_mask(bits);
         self
     }
 
@@ -291,7 +291,7 @@ impl ClientIp {
     /// # Errors
     /// As [`address`](Self::address).
     pub fn network(&self, request: &RequestHead<'_>) -> Result<IpAddr, MissingKey> {
-        self.address_bits(request).map(|bits| from_bits(self.network_bits(bits)))
+        self.address_bits(request).map(|bits| self.network_as(bits, IpAddr::V4, IpAddr::V6))
     }
 
     #[inline]
@@ -319,11 +319,23 @@ impl ClientIp {
         client.map(bits)
     }
 
-    /// The same for every client that is limited together with this one. No address that is not IPv4-mapped comes to one
-    /// that is: what tells the two apart is either kept or made nothing.
+    /// What one of the two makes of the address that is the same for all the clients which are limited together with this one.
     #[inline]
-    fn network_bits(&self, address: u128) -> u128 {
-        address & if ipv4_mapped(address).is_some() { self.ipv4_mask } else { self.ipv6_mask }
+    fn network_as<T>(
+        &self,
+        address: u128,
+        ipv4: impl FnOnce(Ipv4Addr) -> T,
+        ipv6: impl FnOnce(Ipv6Addr) -> T,
+    ) -> T {
+        match ipv4_mapped(address) {
+            Some(address) => ipv4(Ipv4Addr::from_bits(address.to_bits() & self.ipv4_mask)),
+            None => ipv6(Ipv6Addr::from_bits(address & self.ipv6_mask)),
+        }
+    }
+
+    #[inline]
+    fn key_of(&self, address: u128, hasher: &KeyHasher) -> Key {
+        self.network_as(address, |ipv4| hasher.key(ipv4), |ipv6| hasher.key(ipv6))
     }
 }
 
@@ -338,7 +350,7 @@ impl fmt::Debug for ClientIp {
         f.debug_struct("ClientIp")
             .field("proxies", &self.proxies)
             .field("trust_unaddressed", &self.trust_unaddressed)
-            .field("ipv4_prefix", &(self.ipv4_mask.leading_ones() - u32::from(MAPPED_BITS)))
+            .field("ipv4_prefix", &self.ipv4_mask.leading_ones())
             .field("ipv6_prefix", &self.ipv6_mask.leading_ones())
             .finish_non_exhaustive()
     }
@@ -347,7 +359,7 @@ impl fmt::Debug for ClientIp {
 impl KeyExtractor for ClientIp {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
         let address = self.address_bits(request)?;
-        Ok(hasher.key(Ipv6Addr::from_bits(self.network_bits(address))))
+        Ok(self.key_of(address, hasher))
     }
 
     /// Lists go by the address itself, not by the network that the client is limited by.
@@ -357,8 +369,7 @@ impl KeyExtractor for ClientIp {
         hasher: &KeyHasher,
     ) -> Result<(Key, Option<IpAddr>), MissingKey> {
         let address = self.address_bits(request)?;
-        let key = hasher.key(Ipv6Addr::from_bits(self.network_bits(address)));
-        Ok((key, Some(from_bits(address))))
+        Ok((self.key_of(address, hasher), Some(from_bits(address))))
     }
 }
 
