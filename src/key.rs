@@ -381,6 +381,9 @@ mod tests {
             assert_eq!(hasher.key(7_u8), hasher.key(7_u64));
             let address = Ipv4Addr::new(192, 0, 2, 1);
             assert_eq!(hasher.key(address), hasher.key(address.to_ipv6_mapped()));
+            assert_eq!(hasher.key(address), hasher.key(IpAddr::V6(address.to_ipv6_mapped())));
+            assert_eq!(hasher.key(address), hasher.key(IpAddr::V4(address)));
+            assert_eq!(hasher.key(Ipv6Addr::LOCALHOST), hasher.key(IpAddr::V6(Ipv6Addr::LOCALHOST)));
             assert_eq!(hasher.key(hasher.key("abc")), hasher.key("abc"));
         }
     }
@@ -391,10 +394,23 @@ mod tests {
         let [xxh3, siphash] = hashers();
         assert_eq!(format!("{:?}", xxh3.key("alice")), XXH3_ALICE);
         assert_eq!(format!("{:?}", siphash.key("alice")), SIPHASH_ALICE);
+        let ipv4 = Ipv4Addr::new(192, 0, 2, 1);
+        let ipv6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+        for (hasher, [digest_of_ipv4, digest_of_ipv6]) in
+            [(xxh3, XXH3_ADDRESSES), (siphash, SIPHASH_ADDRESSES)]
+        {
+            assert_eq!(hasher.key(ipv4).digest(), digest_of_ipv4);
+            assert_eq!(hasher.key(ipv6).digest(), digest_of_ipv6);
+        }
     }
 
     const XXH3_ALICE: &str = "Key(e5412c6a3346968e13b943a6aaafb061)";
     const SIPHASH_ALICE: &str = "Key(6ff10c718c500a401e015bf1bf320e75)";
+
+    const XXH3_ADDRESSES: [u128; 2] =
+        [0x0edd_2eca_62b1_56b1_fad9_2bd7_a224_1f8f, 0x047c_1864_a290_4c35_33ef_14b4_51ba_b15c];
+    const SIPHASH_ADDRESSES: [u128; 2] =
+        [0x0529_1110_393c_b250_e348_065a_32f7_1785, 0xec6e_db99_63ed_9c78_282b_5589_9982_c3a3];
 
     #[test]
     fn secrets_part_clusters_and_stay_out_of_debug_output() {

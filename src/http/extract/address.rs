@@ -320,7 +320,7 @@ impl ClientIp {
     }
 
     /// What one of the two makes of the address that is the same for all the clients which are limited together with this one.
-    #[inline]
+    #[inline(always)]
     fn network_as<T>(
         &self,
         address: u128,
