@@ -287,6 +287,10 @@ impl Gate {
         let (decision, spent) = match listed {
             Some(listed) => (self.limiter.decide_listed(listed, key, cost), Receipt::default()),
             None if cost == 0 => self.free(key),
+            // Nothing is given back of what always counts.
+            None if !self.settles() && self.limiter.limit().check_fits(cost).is_ok() => {
+                (self.limiter.decide(key, cost), Receipt::default())
+            }
             None => self.limiter.spend(key, cost),
         };
         (self.judge(decision, cost), spent)
@@ -373,6 +377,11 @@ impl Gate {
 
     pub(super) fn counts(&self) -> Count {
         if self.limiter.limit().permit_returns_on_drop() { Count::InFlight } else { self.count }
+    }
+
+    /// Whether anything may be given back of what a request has spent.
+    pub(super) fn settles(&self) -> bool {
+        self.counts() != Count::All
     }
 
     pub(super) fn is_shadow(&self) -> bool {

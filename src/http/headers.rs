@@ -344,20 +344,27 @@ impl Digits {
         Self { digits, start }
     }
 
-    fn as_bytes(&self) -> &[u8] {
-        self.digits.get(self.start..).unwrap_or_default()
+    fn as_str(&self) -> &str {
+        let digits = self.digits.get(self.start..).unwrap_or_default();
+        std::str::from_utf8(digits).unwrap_or_default()
     }
 }
 
 fn push_integer(out: &mut String, before: &str, value: u64) {
     out.push_str(before);
-    out.extend(Digits::of(value.min(MAX_INTEGER)).as_bytes().iter().map(|digit| char::from(*digit)));
+    out.push_str(Digits::of(value.min(MAX_INTEGER)).as_str());
 }
 
 /// A string of RFC 9651, section 4.1.6. It holds visible ASCII and spaces only, so anything else is written in
 /// percent-encoded UTF-8.
 fn push_string(out: &mut String, text: &str) {
+    let stands_for_itself = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     out.push('"');
+    if text.bytes().all(stands_for_itself) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend(['\\', char::from(byte)]),

@@ -23,6 +23,7 @@ pub(super) struct Settings {
     pub(super) answer: Answer,
     pub(super) on_refusal: Option<Arc<OnRefusal>>,
     pub(super) attach: Attach,
+    settles: bool,
     keeps_outcome: bool,
     counts_in_flight: bool,
     /// Whether there is but one gate, which is plain, and nothing is done about a request after it has passed.
@@ -60,6 +61,7 @@ impl Settings {
             answer: Answer::default(),
             on_refusal: None,
             attach: Attach { request: false, response: false },
+            settles: false,
             keeps_outcome: false,
             counts_in_flight: false,
             plain: false,
@@ -123,6 +125,11 @@ impl Settings {
         self.keeps_outcome
     }
 
+    /// Whether anything may be given back of what a request has spent.
+    pub(super) fn settles(&self) -> bool {
+        self.settles
+    }
+
     /// Whether a limit counts requests in flight.
     pub(super) fn counts_in_flight(&self) -> bool {
         self.counts_in_flight
@@ -130,11 +137,10 @@ impl Settings {
 
     /// Works out what follows from the other settings.
     pub(super) fn derive(&mut self) {
-        let counts = |which: fn(Count) -> bool| self.gates.iter().any(|gate| which(gate.counts()));
-        self.counts_in_flight = counts(|count| count == Count::InFlight);
-        let settles = counts(|count| count != Count::All);
+        self.counts_in_flight = self.gates.iter().any(|gate| gate.counts() == Count::InFlight);
+        self.settles = self.gates.iter().any(Gate::settles);
         let attaches = self.attach.request || self.attach.response;
-        self.keeps_outcome = settles || attaches || self.fields.on_all_responses();
+        self.keeps_outcome = self.settles || attaches || self.fields.on_all_responses();
         self.plain = !self.keeps_outcome && matches!(self.gates.as_slice(), [gate] if gate.is_plain());
         let shown: Vec<_> = self.gates.iter().filter(|gate| !gate.is_shadow()).collect();
         let fixed = shown.iter().all(|gate| !gate.has_partition_key());
