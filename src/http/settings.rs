@@ -13,7 +13,7 @@ use super::{
     headers::{HeaderFields, Shown},
     limited::RateLimited,
 };
-use crate::key::Key;
+use crate::{key::Key, limit::Limit};
 
 /// Everything that is set on a layer.
 #[derive(Clone)]
@@ -144,7 +144,8 @@ impl Settings {
         self.plain = !self.keeps_outcome && matches!(self.gates.as_slice(), [gate] if gate.is_plain());
         let shown: Vec<_> = self.gates.iter().filter(|gate| !gate.is_shadow()).collect();
         let fixed = shown.iter().all(|gate| !gate.has_partition_key());
-        let policies: Vec<_> = shown.iter().flat_map(|gate| show_policies(gate)).collect();
+        let policies = |gate| quotas(gate).map(move |quota| show_policy(gate, quota));
+        let policies: Vec<_> = shown.into_iter().flat_map(policies).collect();
         let policy = self.fields.policy(&policies).filter(|_| fixed);
         self.policy = policy.map(|policy| (policy, policies.len()));
     }
@@ -179,14 +180,15 @@ impl Settings {
     }
 
     fn write_fields(&self, headers: &mut HeaderMap, limited: &RateLimited) {
-        let mut shown = limited.limits().filter(|limit| !limit.is_shadow()).flat_map(show);
+        let shown = limited.limits().filter(|status| !status.is_shadow());
+        let mut shown = shown.flat_map(|status| quotas(status.gate()).map(move |quota| (status, quota)));
         let now =
             || self.gates.first().map_or_else(Default::default, |gate| gate.limiter().clock().precise().wall);
         match (shown.next(), shown.next()) {
             (None, _) => {}
-            (Some(only), None) => self.fields.write(headers, &[only], self.policy_of(1), now),
+            (Some(only), None) => self.fields.write(headers, &[show(only)], self.policy_of(1), now),
             (Some(first), Some(second)) => {
-                let all: Vec<_> = [first, second].into_iter().chain(shown).collect();
+                let all: Vec<_> = [first, second].into_iter().chain(shown).map(show).collect();
                 self.fields.write(headers, &all, self.policy_of(all.len()), now);
             }
         }
@@ -197,37 +199,38 @@ impl Settings {
     }
 }
 
-/// What does not change from request to request, of each of the limit's quotas.
-fn show_policies(gate: &Gate) -> impl Iterator<Item = Shown<'_>> {
-    gate.limiter().bands().tables().map(|table| {
-        let limit = table.limit();
-        Shown {
-            name: limit.name(),
-            band: limit.band(),
-            quota: limit.quota(),
-            capacity: limit.capacity(),
-            unit: gate.quota_unit(),
-            remaining: 0,
-            reset_after: None,
-            refused: false,
-            retry_after: None,
-            partition_key: None,
-        }
-    })
+/// Each of the limit's quotas, as a limit of its own.
+fn quotas(gate: &Gate) -> impl Iterator<Item = &Limit> {
+    gate.limiter().bands().tables().map(|table| table.limit())
 }
 
-fn show<'a>(status: LimitStatus<'a>) -> impl Iterator<Item = Shown<'a>> {
-    show_policies(status.gate()).map(move |policy| {
-        let (remaining, reset_after) = status.standing(policy.band);
-        // Of several quotas, the one that takes longest has refused.
-        let decided = policy.band == status.band();
-        Shown {
-            remaining,
-            reset_after,
-            refused: decided && !status.is_allowed(),
-            retry_after: status.retry_after().filter(|_| decided),
-            partition_key: status.partition_key(),
-            ..policy
-        }
-    })
+/// What does not change from request to request, of one of the limit's quotas.
+fn show_policy<'a>(gate: &'a Gate, quota: &'a Limit) -> Shown<'a> {
+    Shown {
+        name: quota.name(),
+        band: quota.band(),
+        quota: quota.quota(),
+        capacity: quota.capacity(),
+        unit: gate.quota_unit(),
+        remaining: 0,
+        reset_after: None,
+        refused: false,
+        retry_after: None,
+        partition_key: None,
+    }
+}
+
+fn show<'a>((status, quota): (LimitStatus<'a>, &'a Limit)) -> Shown<'a> {
+    let policy = show_policy(status.gate(), quota);
+    let (remaining, reset_after) = status.standing(policy.band);
+    // Of several quotas, the one that takes longest has refused.
+    let decided = policy.band == status.band();
+    Shown {
+        remaining,
+        reset_after,
+        refused: decided && !status.is_allowed(),
+        retry_after: status.retry_after().filter(|_| decided),
+        partition_key: status.partition_key(),
+        ..policy
+    }
 }
