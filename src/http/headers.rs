@@ -325,34 +325,19 @@ fn list<'a>(limits: &[Shown<'a>], push: impl Fn(&mut String, &Shown<'a>)) -> Str
 }
 
 /// Decimal digits, without the formatting machinery: several are written on every response.
-struct Digits {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Digits {
-    fn of(value: u64) -> Self {
-        let (mut digits, mut start, mut rest) = ([0; 20], 20, value);
-        for (place, digit) in digits.iter_mut().enumerate().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            start = place;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        Self { digits, start }
-    }
-
-    fn as_str(&self) -> &str {
-        let digits = self.digits.get(self.start..).unwrap_or_default();
-        std::str::from_utf8(digits).unwrap_or_default()
-    }
-}
-
 fn push_integer(out: &mut String, before: &str, value: u64) {
     out.push_str(before);
-    out.push_str(Digits::of(value.min(MAX_INTEGER)).as_str());
+    let (mut digits, mut start, mut rest) = ([0; 20], 20, value.min(MAX_INTEGER));
+    for (place, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        start = place;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = digits.get(start..).unwrap_or_default();
+    out.push_str(std::str::from_utf8(digits).unwrap_or_default());
 }
 
 /// A string of RFC 9651, section 4.1.6. It holds visible ASCII and spaces only, so anything else is written in
