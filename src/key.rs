@@ -21,7 +21,7 @@ use std::{
 };
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
-use xxhash_rust::xxh3::xxh3_128_with_secret;
+use xxhash_rust::xxh3::{SecretInput, xxh3_128_with_secret_input};
 
 /// The digest of what is being limited.
 ///
@@ -72,13 +72,15 @@ enum Domain {
 const DOMAINS: usize = 4;
 const XXH3_SECRET_BYTES: usize = 192;
 
+type Xxh3Secret = SecretInput<[u8; XXH3_SECRET_BYTES]>;
+
 /// Digests keys under a cluster's secret.
 #[derive(Clone)]
 pub struct KeyHasher(Secrets);
 
 #[derive(Clone)]
 enum Secrets {
-    Xxh3(Arc<[[u8; XXH3_SECRET_BYTES]; DOMAINS]>),
+    Xxh3(Arc<[Xxh3Secret; DOMAINS]>),
     SipHash128([[u8; 16]; DOMAINS]),
 }
 
@@ -96,7 +98,7 @@ impl KeyHasher {
                 for (counter, bytes) in (0..).zip(blocks) {
                     bytes.copy_from_slice(&block(counter));
                 }
-                Self(Secrets::Xxh3(Arc::new(secrets)))
+                Self(Secrets::Xxh3(Arc::new(secrets.map(SecretInput::new))))
             }
             Digest::SipHash128 => {
                 Self(Secrets::SipHash128(std::array::from_fn(|domain| block(domain as u64))))
@@ -113,8 +115,17 @@ impl KeyHasher {
     #[inline]
     fn digest(&self, domain: Domain, bytes: &[u8]) -> Key {
         Key(match &self.0 {
-            Secrets::Xxh3(secrets) => xxh3_128_with_secret(bytes, &secrets[domain as usize]),
+            Secrets::Xxh3(secrets) => xxh3(&secrets[domain as usize], bytes),
             Secrets::SipHash128(keys) => siphash(&keys[domain as usize], bytes),
+        })
+    }
+
+    /// The same of a length that is known when this is compiled, and so with no look at it.
+    #[inline]
+    fn digest_fixed<const LENGTH: usize>(&self, domain: Domain, bytes: [u8; LENGTH]) -> Key {
+        Key(match &self.0 {
+            Secrets::Xxh3(secrets) => xxh3_128_with_secret_input(&bytes, &secrets[domain as usize]),
+            Secrets::SipHash128(keys) => siphash(&keys[domain as usize], &bytes),
         })
     }
 
@@ -145,6 +156,14 @@ impl fmt::Debug for KeyHasher {
     }
 }
 
+// Compiled once, for it is long where the length is not known.
+#[inline(never)]
+fn xxh3(secret: &Xxh3Secret, bytes: &[u8]) -> u128 {
+    xxh3_128_with_secret_input(bytes, secret)
+}
+
+// Kept out of the way of the other digest.
+#[inline(never)]
 fn siphash(key: &[u8; 16], bytes: &[u8]) -> u128 {
     let mut hasher = SipHasher24::new_with_key(key);
     hasher.write(bytes);
@@ -232,9 +251,9 @@ impl KeySource for String {
 impl KeySource for IpAddr {
     #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
-        match self.to_canonical() {
-            Self::V4(address) => hasher.digest(Domain::Address, &address.octets()),
-            Self::V6(address) => hasher.digest(Domain::Address, &address.octets()),
+        match self {
+            Self::V4(address) => address.to_key(hasher),
+            Self::V6(address) => address.to_key(hasher),
         }
     }
 
@@ -245,8 +264,9 @@ impl KeySource for IpAddr {
 }
 
 impl KeySource for Ipv4Addr {
+    #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
-        IpAddr::V4(*self).to_key(hasher)
+        hasher.digest_fixed(Domain::Address, self.octets())
     }
 
     #[inline]
@@ -256,14 +276,25 @@ impl KeySource for Ipv4Addr {
 }
 
 impl KeySource for Ipv6Addr {
+    #[inline]
     fn to_key(&self, hasher: &KeyHasher) -> Key {
-        IpAddr::V6(*self).to_key(hasher)
+        match ipv4_mapped(self.to_bits()) {
+            Some(address) => address.to_key(hasher),
+            None => hasher.digest_fixed(Domain::Address, self.octets()),
+        }
     }
 
     #[inline]
     fn address(&self) -> Option<IpAddr> {
         Some(IpAddr::V6(*self))
     }
+}
+
+/// The IPv4 address that these bits of an IPv6 address are mapped from, if they are.
+#[inline]
+pub(crate) fn ipv4_mapped(bits: u128) -> Option<Ipv4Addr> {
+    const MAPPED: u128 = 0xffff;
+    (bits >> 32 == MAPPED).then(|| Ipv4Addr::from_bits(bits as u32))
 }
 
 macro_rules! integers {
@@ -350,6 +381,9 @@ mod tests {
             assert_eq!(hasher.key(7_u8), hasher.key(7_u64));
             let address = Ipv4Addr::new(192, 0, 2, 1);
             assert_eq!(hasher.key(address), hasher.key(address.to_ipv6_mapped()));
+            assert_eq!(hasher.key(address), hasher.key(IpAddr::V6(address.to_ipv6_mapped())));
+            assert_eq!(hasher.key(address), hasher.key(IpAddr::V4(address)));
+            assert_eq!(hasher.key(Ipv6Addr::LOCALHOST), hasher.key(IpAddr::V6(Ipv6Addr::LOCALHOST)));
             assert_eq!(hasher.key(hasher.key("abc")), hasher.key("abc"));
         }
     }
@@ -360,10 +394,23 @@ mod tests {
         let [xxh3, siphash] = hashers();
         assert_eq!(format!("{:?}", xxh3.key("alice")), XXH3_ALICE);
         assert_eq!(format!("{:?}", siphash.key("alice")), SIPHASH_ALICE);
+        let ipv4 = Ipv4Addr::new(192, 0, 2, 1);
+        let ipv6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+        for (hasher, [digest_of_ipv4, digest_of_ipv6]) in
+            [(xxh3, XXH3_ADDRESSES), (siphash, SIPHASH_ADDRESSES)]
+        {
+            assert_eq!(hasher.key(ipv4).digest(), digest_of_ipv4);
+            assert_eq!(hasher.key(ipv6).digest(), digest_of_ipv6);
+        }
     }
 
     const XXH3_ALICE: &str = "Key(e5412c6a3346968e13b943a6aaafb061)";
     const SIPHASH_ALICE: &str = "Key(6ff10c718c500a401e015bf1bf320e75)";
+
+    const XXH3_ADDRESSES: [u128; 2] =
+        [0x0edd_2eca_62b1_56b1_fad9_2bd7_a224_1f8f, 0x047c_1864_a290_4c35_33ef_14b4_51ba_b15c];
+    const SIPHASH_ADDRESSES: [u128; 2] =
+        [0x0529_1110_393c_b250_e348_065a_32f7_1785, 0xec6e_db99_63ed_9c78_282b_5589_9982_c3a3];
 
     #[test]
     fn secrets_part_clusters_and_stay_out_of_debug_output() {

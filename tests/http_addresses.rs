@@ -256,6 +256,20 @@ fn clients_of_one_network_share_a_key() {
     assert_eq!(key(&wide, "[2001:db8::1]:1"), key(&wide, "[2001:db8:0:1::1]:1"));
     assert_eq!(key(&wide, "192.0.2.1:1"), key(&wide, "192.0.2.2:1"));
     assert_ne!(key(&wide, "192.0.2.1:1"), key(&wide, "192.0.3.1:1"));
+    let network = |extractor: &ClientIp, peer| {
+        let request = request(peer, Direct, &[]);
+        extractor.network(&RequestHead::from(&request)).unwrap()
+    };
+    assert_eq!(network(&wide, "192.0.2.1:1"), IpAddr::from([192, 0, 2, 0]));
+    assert_eq!(network(&wide, "[2001:db8:0:1::1]:1"), "2001:db8::".parse::<IpAddr>().unwrap());
+    for peer in ["192.0.2.1:1", "[2001:db8:0:1::1]:1", "[::ffff:192.0.2.1]:1"] {
+        assert_eq!(key(&wide, peer), KeyHasher::default().key(network(&wide, peer)));
+    }
+
+    let all = ClientIp::new().ipv6_prefix(0).ipv4_prefix(0);
+    assert_eq!(network(&all, "192.0.2.1:1"), IpAddr::from([0, 0, 0, 0]));
+    assert_eq!(network(&all, "[2001:db8::1]:1"), "::".parse::<IpAddr>().unwrap());
+    assert_ne!(key(&all, "192.0.2.1:1"), key(&all, "[2001:db8::1]:1"));
 
     let exact = ClientIp::new().ipv6_prefix(255).ipv4_prefix(255);
     assert_ne!(key(&exact, "[2001:db8::1]:1"), key(&exact, "[2001:db8::2]:1"));

@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::{
     MissingKey, RequestHead,
     few::Few,
-    gate::{Approach, Gate},
+    gate::{Approach, Gate, Verdict},
     limited::{Checked, RateLimited},
     settings::Settings,
 };
@@ -31,18 +31,22 @@ pub(super) enum Admission {
 }
 
 /// Checks the request at each gate that applies to it.
-#[inline]
+#[inline(never)]
 pub(super) fn admit(settings: &Arc<Settings>, request: &RequestHead<'_>) -> Admission {
     match settings.gates.as_slice() {
-        [gate] => pass_one(settings, gate, request),
+        [gate] => go_on(settings, gate, request, gate.approach(request)),
         gates => pass_all(settings, gates, request),
     }
 }
 
-/// Passes the only gate. Where the outcome need not be kept, nothing is allocated.
-#[inline]
-fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) -> Admission {
-    let (key, cost, listed) = match gate.approach(request) {
+/// Passes the only gate from where it has been approached. Where the outcome need not be kept, nothing is allocated.
+pub(super) fn go_on(
+    settings: &Arc<Settings>,
+    gate: &Gate,
+    request: &RequestHead<'_>,
+    approach: Approach,
+) -> Admission {
+    let (key, cost, listed) = match approach {
         Approach::Check { key, cost, listed } => (key, cost, listed),
         Approach::Skip => return Admission::Free,
         Approach::Keyless { missing, status } => return Admission::Keyless { missing, status },
@@ -50,15 +54,28 @@ fn pass_one(settings: &Arc<Settings>, gate: &Gate, request: &RequestHead<'_>) ->
     // Whatever the application's own code does, it does before anything is spent.
     let partition_key = gate.partition_key_of(request);
     if !settings.keeps_outcome() {
-        let Err(verdict) = gate.let_pass(key, cost, listed) else { return Admission::Free };
-        let checked = Checked::new(gate, 0, key, cost, verdict, Receipt::default(), partition_key);
-        return Admission::Refused(RateLimited::new(Arc::clone(settings), Few::one(checked)));
+        return match gate.let_pass(key, cost, listed) {
+            Ok(()) => Admission::Free,
+            Err(verdict) => refuse(settings, gate, (key, cost), verdict, partition_key),
+        };
     }
     let (verdict, spent) = gate.check(key, cost, listed);
     let passes = verdict.is_allowed() || gate.is_shadow();
     let checked = Checked::new(gate, 0, key, cost, verdict, spent, partition_key);
     let limited = RateLimited::new(Arc::clone(settings), Few::one(checked));
     if passes { Admission::Limited(limited) } else { Admission::Refused(limited) }
+}
+
+/// The only gate has refused this key this cost.
+pub(super) fn refuse(
+    settings: &Arc<Settings>,
+    gate: &Gate,
+    (key, cost): (Key, u64),
+    verdict: Verdict<'_>,
+    partition_key: Option<Box<[u8]>>,
+) -> Admission {
+    let checked = Checked::new(gate, 0, key, cost, verdict, Receipt::default(), partition_key);
+    Admission::Refused(RateLimited::new(Arc::clone(settings), Few::one(checked)))
 }
 
 /// Passes all the gates that apply, or none.

@@ -65,22 +65,42 @@ pin_project! {
     }
 }
 
+// A response is moved more often than it is made, and what is above 128 bytes by a call. So all but the service's own body is
+// boxed, and nothing is added to a body that has a bit pattern to spare, as a boxed one has.
 pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
-        Service { #[pin] body: HoldBody<B, Option<InFlight>> },
+        Service { #[pin] body: B },
+        Other { other: Pin<Box<Other<B>>> },
+    }
+}
+
+pin_project! {
+    #[project = OtherProj]
+    #[derive(Debug)]
+    enum Other<B> {
+        Held { #[pin] body: HoldBody<B, InFlight> },
         Refusal { bytes: Bytes },
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn service(body: B, in_flight: Option<InFlight>) -> Self {
-        Self { kind: Kind::Service { body: HoldBody::new(body, in_flight) } }
+    #[inline]
+    pub(super) fn service(body: B) -> Self {
+        Self { kind: Kind::Service { body } }
+    }
+
+    pub(super) fn held(body: B, in_flight: InFlight) -> Self {
+        Self::other(Other::Held { body: HoldBody::new(body, in_flight) })
     }
 
     pub(super) fn refusal(bytes: Bytes) -> Self {
-        Self { kind: Kind::Refusal { bytes } }
+        Self::other(Other::Refusal { bytes })
+    }
+
+    fn other(other: Other<B>) -> Self {
+        Self { kind: Kind::Other { other: Box::pin(other) } }
     }
 }
 
@@ -91,30 +111,42 @@ where
     type Data = B::Data;
     type Error = B::Error;
 
+    #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().kind.project() {
             KindProj::Service { body } => body.poll_frame(cx),
-            KindProj::Refusal { bytes } => {
-                let bytes = std::mem::take(bytes);
-                Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes.into()))))
-            }
+            KindProj::Other { other } => match other.as_mut().project() {
+                OtherProj::Held { body } => body.poll_frame(cx),
+                OtherProj::Refusal { bytes } => {
+                    let bytes = std::mem::take(bytes);
+                    Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes.into()))))
+                }
+            },
         }
     }
 
+    #[inline]
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Service { body } => body.is_end_stream(),
-            Kind::Refusal { bytes } => bytes.is_empty(),
+            Kind::Other { other } => match &**other {
+                Other::Held { body } => body.is_end_stream(),
+                Other::Refusal { bytes } => bytes.is_empty(),
+            },
         }
     }
 
+    #[inline]
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Service { body } => body.size_hint(),
-            Kind::Refusal { bytes } => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Other { other } => match &**other {
+                Other::Held { body } => body.size_hint(),
+                Other::Refusal { bytes } => SizeHint::with_exact(bytes.len() as u64),
+            },
         }
     }
 }
@@ -187,6 +219,12 @@ mod tests {
         let mut body = HoldBody::new(Broken, Arc::clone(&guard));
         assert!(body.frame().await.is_some_and(|frame| frame.is_err()));
         assert_eq!(Arc::strong_count(&guard), 1);
+    }
+
+    #[test]
+    fn it_is_no_larger_than_a_boxed_body() {
+        type Boxed = http_body_util::combinators::UnsyncBoxBody<Bytes, Infallible>;
+        assert_eq!(size_of::<ResponseBody<Boxed>>(), size_of::<Boxed>());
     }
 
     #[tokio::test]

@@ -28,10 +28,11 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<F> {
-        Called {
+        Free { #[pin] inner: F },
+        Limited {
             #[pin]
             inner: F,
-            reservation: Option<Reservation>,
+            reservation: Reservation,
             in_flight: Option<InFlight>,
         },
         Refused { response: Option<Box<Response<Bytes>>> },
@@ -39,12 +40,13 @@ pin_project! {
 }
 
 impl<F> ResponseFuture<F> {
+    #[inline]
     pub(super) fn free(inner: F) -> Self {
-        Self { state: State::Called { inner, reservation: None, in_flight: None } }
+        Self { state: State::Free { inner } }
     }
 
     pub(super) fn limited(inner: F, reservation: Reservation, in_flight: Option<InFlight>) -> Self {
-        Self { state: State::Called { inner, reservation: Some(reservation), in_flight } }
+        Self { state: State::Limited { inner, reservation, in_flight } }
     }
 
     pub(super) fn refused(response: Box<Response<Bytes>>) -> Self {
@@ -61,25 +63,25 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state.project() {
-            StateProj::Called { inner, reservation, in_flight } => {
-                let Some(settling) = reservation else {
-                    let unchanged =
-                        |response: Response<B>| response.map(|body| ResponseBody::service(body, None));
-                    return inner.poll(cx).map_ok(unchanged);
-                };
-                let result = ready!(settling.handle(|| inner.poll(cx)));
-                let mut response = match result {
+            StateProj::Free { inner } => match ready!(inner.poll(cx)) {
+                Ok(response) => Poll::Ready(Ok(response.map(ResponseBody::service))),
+                Err(error) => Poll::Ready(Err(error)),
+            },
+            StateProj::Limited { inner, reservation, in_flight } => {
+                let mut response = match ready!(reservation.handle(|| inner.poll(cx))) {
                     Ok(response) => response,
                     Err(error) => {
-                        settling.fail();
+                        reservation.fail();
                         return Poll::Ready(Err(error));
                     }
                 };
-                if let Some(limited) = settling.respond(&response) {
+                if let Some(limited) = reservation.respond(&response) {
                     Settings::finish(&mut response, limited);
                 }
-                let in_flight = in_flight.take();
-                Poll::Ready(Ok(response.map(|body| ResponseBody::service(body, in_flight))))
+                Poll::Ready(Ok(match in_flight.take() {
+                    Some(in_flight) => response.map(|body| ResponseBody::held(body, in_flight)),
+                    None => response.map(ResponseBody::service),
+                }))
             }
             StateProj::Refused { response } => {
                 let response = response.take().expect("a future is not polled after it is ready");

@@ -207,34 +207,52 @@ impl Verdict<'_> {
 }
 
 impl Gate {
+    /// Whether each request is a unit to be counted by its key, and nothing else is asked of it.
+    pub(super) fn is_plain(&self) -> bool {
+        let limit = self.limiter.limit();
+        let asks_nothing = self.skip.is_none() && self.cost.is_none() && self.partition_key.is_none();
+        asks_nothing && limit.lists().is_none() && limit.check_fits(1).is_ok()
+    }
+
     /// Finds out what to check the request for; spends nothing.
     #[inline]
     pub(super) fn approach(&self, request: &RequestHead<'_>) -> Approach {
         if self.skip.as_ref().is_some_and(|skip| skip(request)) {
             return Approach::Skip;
         }
-        let (key, address) = match (self.find_key(request), &self.on_missing_key) {
-            (Ok(found), _) => found,
-            (Err(_), Some(OnMissingKey::Skip)) => return Approach::Skip,
-            (Err(_), Some(OnMissingKey::Shared(name))) => {
-                (SharedKey(name).to_key(self.limiter.hasher()), None)
-            }
-            // What is only tried out must not refuse, so it does not apply either.
-            (Err(missing), _) if self.is_shadow() => {
-                self.log_keyless(&missing);
-                return Approach::Skip;
-            }
-            (Err(missing), then) => {
-                self.log_keyless(&missing);
-                let status = match then {
-                    Some(OnMissingKey::Reject(status)) => *status,
-                    _ => missing.status(),
-                };
-                return Approach::Keyless { missing, status };
-            }
+        let (key, address) = match self.find_key(request) {
+            Ok(found) => found,
+            Err(missing) => return self.approach_without_key(request, missing),
         };
         let listed = address.and_then(|address| self.limiter.listed(address, key));
-        Approach::Check { key, cost: self.cost.as_ref().map_or(1, |cost| cost(request)), listed }
+        Approach::Check { key, cost: self.cost_of(request), listed }
+    }
+
+    /// The same for a gate that is [plain](Self::is_plain), where the request is to be checked.
+    #[inline]
+    pub(super) fn approach_plainly(&self, request: &RequestHead<'_>) -> Result<Key, MissingKey> {
+        self.key.key(request, self.limiter.hasher())
+    }
+
+    #[cold]
+    pub(super) fn approach_without_key(&self, request: &RequestHead<'_>, missing: MissingKey) -> Approach {
+        let status = match &self.on_missing_key {
+            Some(OnMissingKey::Skip) => return Approach::Skip,
+            Some(OnMissingKey::Shared(name)) => {
+                let key = SharedKey(name).to_key(self.limiter.hasher());
+                return Approach::Check { key, cost: self.cost_of(request), listed: None };
+            }
+            Some(OnMissingKey::Reject(status)) => *status,
+            None => missing.status(),
+        };
+        self.log_keyless(&missing);
+        // What is only tried out must not refuse, so it does not apply either.
+        if self.is_shadow() { Approach::Skip } else { Approach::Keyless { missing, status } }
+    }
+
+    #[inline]
+    fn cost_of(&self, request: &RequestHead<'_>) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(request))
     }
 
     /// The request's key, and its client's address where the limit lists networks.
@@ -269,24 +287,41 @@ impl Gate {
         let (decision, spent) = match listed {
             Some(listed) => (self.limiter.decide_listed(listed, key, cost), Receipt::default()),
             None if cost == 0 => self.free(key),
+            // Nothing is given back of what always counts.
+            None if !self.settles() && self.limiter.bands().check_fits(key, cost).is_ok() => {
+                (self.limiter.decide(key, cost), Receipt::default())
+            }
             None => self.limiter.spend(key, cost),
         };
         (self.judge(decision, cost), spent)
     }
 
     /// Checks where nothing is done about what passes; a refusal is the error.
-    #[inline]
     pub(super) fn let_pass(&self, key: Key, cost: u64, listed: Option<Override>) -> Result<(), Verdict<'_>> {
         let fits = self.limiter.bands().check_fits(key, cost).is_ok();
-        let verdict = if cost == 0 || listed.is_some() || !fits {
-            self.check(key, cost, listed).0
-        } else {
-            let decision = self.limiter.decide(key, cost);
-            if decision.has_spent() && self.refusals.is_quiet() {
-                return Ok(());
-            }
-            self.judge(decision, cost)
-        };
+        if cost == 0 || listed.is_some() || !fits {
+            return self.refusal(self.check(key, cost, listed).0);
+        }
+        self.let_fitting_pass(key, cost)
+    }
+
+    /// The same at a cost above 0 that the limit can hold.
+    #[inline]
+    pub(super) fn let_fitting_pass(&self, key: Key, cost: u64) -> Result<(), Verdict<'_>> {
+        let decision = self.limiter.decide(key, cost);
+        if decision.has_spent() && self.refusals.is_quiet() {
+            return Ok(());
+        }
+        self.judge_at_length(decision)
+    }
+
+    #[inline(never)]
+    fn judge_at_length<'a>(&self, decision: Decision<'a>) -> Result<(), Verdict<'a>> {
+        self.refusal(self.judge(decision, decision.cost))
+    }
+
+    /// The verdict where it refuses.
+    fn refusal<'a>(&self, verdict: Verdict<'a>) -> Result<(), Verdict<'a>> {
         if verdict.is_allowed() || self.is_shadow() { Ok(()) } else { Err(verdict) }
     }
 
@@ -348,6 +383,11 @@ impl Gate {
 
     pub(super) fn counts(&self) -> Count {
         if self.limiter.limit().permit_returns_on_drop() { Count::InFlight } else { self.count }
+    }
+
+    /// Whether anything may be given back of what a request has spent.
+    pub(super) fn settles(&self) -> bool {
+        self.counts() != Count::All
     }
 
     pub(super) fn is_shadow(&self) -> bool {

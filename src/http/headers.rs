@@ -325,39 +325,31 @@ fn list<'a>(limits: &[Shown<'a>], push: impl Fn(&mut String, &Shown<'a>)) -> Str
 }
 
 /// Decimal digits, without the formatting machinery: several are written on every response.
-struct Digits {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Digits {
-    fn of(value: u64) -> Self {
-        let (mut digits, mut start, mut rest) = ([0; 20], 20, value);
-        for (place, digit) in digits.iter_mut().enumerate().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            start = place;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
-        }
-        Self { digits, start }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        self.digits.get(self.start..).unwrap_or_default()
-    }
-}
-
 fn push_integer(out: &mut String, before: &str, value: u64) {
     out.push_str(before);
-    out.extend(Digits::of(value.min(MAX_INTEGER)).as_bytes().iter().map(|digit| char::from(*digit)));
+    let (mut digits, mut start, mut rest) = ([0; 20], 20, value.min(MAX_INTEGER));
+    for (place, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        start = place;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = digits.get(start..).unwrap_or_default();
+    out.push_str(std::str::from_utf8(digits).unwrap_or_default());
 }
 
 /// A string of RFC 9651, section 4.1.6. It holds visible ASCII and spaces only, so anything else is written in
 /// percent-encoded UTF-8.
 fn push_string(out: &mut String, text: &str) {
+    let stands_for_itself = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     out.push('"');
+    if text.bytes().all(stands_for_itself) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend(['\\', char::from(byte)]),

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 
 use super::{
-    LimitStatus, Refusal, RequestHead,
-    admit::{Admission, admit},
+    LimitStatus, MissingKey, Refusal, RequestHead,
+    admit::{self, Admission},
     answer::Answer,
-    gate::{Count, Gate},
+    gate::{Count, Gate, Verdict},
     headers::{HeaderFields, Shown},
     limited::RateLimited,
 };
+use crate::{key::Key, limit::Limit};
 
 /// Everything that is set on a layer.
 #[derive(Clone)]
@@ -22,8 +23,11 @@ pub(super) struct Settings {
     pub(super) answer: Answer,
     pub(super) on_refusal: Option<Arc<OnRefusal>>,
     pub(super) attach: Attach,
+    settles: bool,
     keeps_outcome: bool,
     counts_in_flight: bool,
+    /// Whether there is but one gate, which is plain, and nothing is done about a request after it has passed.
+    plain: bool,
     /// `RateLimit-Policy` with all the limits that are shown, and how many those are; unless it differs from request
     /// to request.
     policy: Option<(HeaderValue, usize)>,
@@ -57,16 +61,56 @@ impl Settings {
             answer: Answer::default(),
             on_refusal: None,
             attach: Attach { request: false, response: false },
+            settles: false,
             keeps_outcome: false,
             counts_in_flight: false,
+            plain: false,
             policy: None,
         };
         settings.derive();
         settings
     }
 
+    /// Finds out whether the request goes on to the service.
     pub(super) fn pass(self: &Arc<Self>, request: &RequestHead<'_>) -> Passage {
-        match admit(self, request) {
+        match self.gates.as_slice() {
+            // What most requests go through; it leaves out all that the settings do not ask for.
+            [gate] if self.plain => match gate.approach_plainly(request) {
+                Ok(key) => match gate.let_fitting_pass(key, 1) {
+                    Ok(()) => Passage::Free,
+                    Err(verdict) => self.turn_away(gate, key, verdict, request),
+                },
+                Err(missing) => self.pass_without_key(gate, missing, request),
+            },
+            _ => self.passage(request, admit::admit(self, request)),
+        }
+    }
+
+    #[inline(never)]
+    fn turn_away(
+        self: &Arc<Self>,
+        gate: &Gate,
+        key: Key,
+        verdict: Verdict<'_>,
+        request: &RequestHead<'_>,
+    ) -> Passage {
+        self.passage(request, admit::refuse(self, gate, (key, 1), verdict, None))
+    }
+
+    #[cold]
+    fn pass_without_key(
+        self: &Arc<Self>,
+        gate: &Gate,
+        missing: MissingKey,
+        request: &RequestHead<'_>,
+    ) -> Passage {
+        let approach = gate.approach_without_key(request, missing);
+        self.passage(request, admit::go_on(self, gate, request, approach))
+    }
+
+    #[inline(never)]
+    fn passage(&self, request: &RequestHead<'_>, admission: Admission) -> Passage {
+        match admission {
             Admission::Free => Passage::Free,
             Admission::Limited(limited) => Passage::Limited(limited),
             Admission::Refused(limited) => Passage::Refused(Box::new(self.refuse(*request, limited))),
@@ -81,6 +125,11 @@ impl Settings {
         self.keeps_outcome
     }
 
+    /// Whether anything may be given back of what a request has spent.
+    pub(super) fn settles(&self) -> bool {
+        self.settles
+    }
+
     /// Whether a limit counts requests in flight.
     pub(super) fn counts_in_flight(&self) -> bool {
         self.counts_in_flight
@@ -88,14 +137,15 @@ impl Settings {
 
     /// Works out what follows from the other settings.
     pub(super) fn derive(&mut self) {
-        let counts = |which: fn(Count) -> bool| self.gates.iter().any(|gate| which(gate.counts()));
-        self.counts_in_flight = counts(|count| count == Count::InFlight);
-        let settles = counts(|count| count != Count::All);
+        self.counts_in_flight = self.gates.iter().any(|gate| gate.counts() == Count::InFlight);
+        self.settles = self.gates.iter().any(Gate::settles);
         let attaches = self.attach.request || self.attach.response;
-        self.keeps_outcome = settles || attaches || self.fields.on_all_responses();
+        self.keeps_outcome = self.settles || attaches || self.fields.on_all_responses();
+        self.plain = !self.keeps_outcome && matches!(self.gates.as_slice(), [gate] if gate.is_plain());
         let shown: Vec<_> = self.gates.iter().filter(|gate| !gate.is_shadow()).collect();
         let fixed = shown.iter().all(|gate| !gate.has_partition_key());
-        let policies: Vec<_> = shown.iter().flat_map(|gate| show_policies(gate)).collect();
+        let policies = |gate| quotas(gate).map(move |quota| show_policy(gate, quota));
+        let policies: Vec<_> = shown.into_iter().flat_map(policies).collect();
         let policy = self.fields.policy(&policies).filter(|_| fixed);
         self.policy = policy.map(|policy| (policy, policies.len()));
     }
@@ -130,14 +180,15 @@ impl Settings {
     }
 
     fn write_fields(&self, headers: &mut HeaderMap, limited: &RateLimited) {
-        let mut shown = limited.limits().filter(|limit| !limit.is_shadow()).flat_map(show);
+        let shown = limited.limits().filter(|status| !status.is_shadow());
+        let mut shown = shown.flat_map(|status| quotas(status.gate()).map(move |quota| (status, quota)));
         let now =
             || self.gates.first().map_or_else(Default::default, |gate| gate.limiter().clock().precise().wall);
         match (shown.next(), shown.next()) {
             (None, _) => {}
-            (Some(only), None) => self.fields.write(headers, &[only], self.policy_of(1), now),
+            (Some(only), None) => self.fields.write(headers, &[show(only)], self.policy_of(1), now),
             (Some(first), Some(second)) => {
-                let all: Vec<_> = [first, second].into_iter().chain(shown).collect();
+                let all: Vec<_> = [first, second].into_iter().chain(shown).map(show).collect();
                 self.fields.write(headers, &all, self.policy_of(all.len()), now);
             }
         }
@@ -148,37 +199,38 @@ impl Settings {
     }
 }
 
-/// What does not change from request to request, of each of the limit's quotas.
-fn show_policies(gate: &Gate) -> impl Iterator<Item = Shown<'_>> {
-    gate.limiter().bands().tables().map(|table| {
-        let limit = table.limit();
-        Shown {
-            name: limit.name(),
-            band: limit.band(),
-            quota: limit.quota(),
-            capacity: limit.capacity(),
-            unit: gate.quota_unit(),
-            remaining: 0,
-            reset_after: None,
-            refused: false,
-            retry_after: None,
-            partition_key: None,
-        }
-    })
+/// Each of the limit's quotas, as a limit of its own.
+fn quotas(gate: &Gate) -> impl Iterator<Item = &Limit> {
+    gate.limiter().bands().tables().map(|table| table.limit())
 }
 
-fn show<'a>(status: LimitStatus<'a>) -> impl Iterator<Item = Shown<'a>> {
-    show_policies(status.gate()).map(move |policy| {
-        let (remaining, reset_after) = status.standing(policy.band);
-        // Of several quotas, the one that takes longest has refused.
-        let decided = policy.band == status.band();
-        Shown {
-            remaining,
-            reset_after,
-            refused: decided && !status.is_allowed(),
-            retry_after: status.retry_after().filter(|_| decided),
-            partition_key: status.partition_key(),
-            ..policy
-        }
-    })
+/// What does not change from request to request, of one of the limit's quotas.
+fn show_policy<'a>(gate: &'a Gate, quota: &'a Limit) -> Shown<'a> {
+    Shown {
+        name: quota.name(),
+        band: quota.band(),
+        quota: quota.quota(),
+        capacity: quota.capacity(),
+        unit: gate.quota_unit(),
+        remaining: 0,
+        reset_after: None,
+        refused: false,
+        retry_after: None,
+        partition_key: None,
+    }
+}
+
+fn show<'a>((status, quota): (LimitStatus<'a>, &'a Limit)) -> Shown<'a> {
+    let policy = show_policy(status.gate(), quota);
+    let (remaining, reset_after) = status.standing(policy.band);
+    // Of several quotas, the one that takes longest has refused.
+    let decided = policy.band == status.band();
+    Shown {
+        remaining,
+        reset_after,
+        refused: decided && !status.is_allowed(),
+        retry_after: status.retry_after().filter(|_| decided),
+        partition_key: status.partition_key(),
+        ..policy
+    }
 }

@@ -47,6 +47,9 @@ impl Reservation {
 
     fn settle(&mut self, failed: impl Fn(&Gate) -> bool) -> Option<RateLimited> {
         let mut limited = self.limited.take()?;
+        if !limited.settings().settles() {
+            return Some(limited);
+        }
         limited.give_back(|gate| match gate.counts() {
             Count::All | Count::InFlight => false,
             Count::Failures => !failed(gate),

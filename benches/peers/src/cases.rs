@@ -126,7 +126,7 @@ const CASES: &[Case] = &[
     Case {
         name: "HTTP layer, added to a call",
         run: |bench| bench.layers(Plan::Ample),
-        targets: &[Target::at_most(RATEMESH, GOVERNOR, 1.2)],
+        targets: &[Target::at_most(RATEMESH, GOVERNOR, 1.0)],
     },
     Case { name: "HTTP layer, refused call", run: |bench| bench.layers(Plan::Scarce), targets: &[] },
     Case { name: MEMORY, run: |bench| bench.bytes_per_key(), targets: &[] },

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
 
@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::{KeyExtractor, Missing, MissingKey, forwarded};
 use crate::{
     http::RequestHead,
-    key::{Key, KeyHasher},
+    key::{Key, KeyHasher, ipv4_mapped},
 };
 
 /// An IPv6 client can be given this much of a network to itself, and so is limited as one.
@@ -194,18 +194,34 @@ pub struct ClientIp {
     peer: FindPeer,
     proxies: Option<(TrustedProxies, ForwardedField)>,
     trust_unaddressed: bool,
-    ipv4_prefix: u8,
-    ipv6_prefix: u8,
+    /// The bits that tell clients apart.
+    ipv4_mask: u32,
+    ipv6_mask: u128,
 }
 
 /// Gives the peer's address, if it has one that is known, as the bits of an IPv6 address.
 type FindPeer = Arc<dyn Fn(&Extensions) -> Option<u128> + Send + Sync>;
 
+// An address goes as bits from the extension to the digest: nothing is asked of it twice on the way.
+#[inline]
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
     }
+}
+
+#[inline]
+fn from_bits(bits: u128) -> IpAddr {
+    ipv4_mapped(bits).map_or(IpAddr::V6(Ipv6Addr::from_bits(bits)), IpAddr::V4)
+}
+
+fn ipv4_mask(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32_u32.saturating_sub(prefix.into())).unwrap_or(0)
+}
+
+fn ipv6_mask(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128_u32.saturating_sub(prefix.into())).unwrap_or(0)
 }
 
 impl ClientIp {
@@ -216,8 +232,8 @@ impl ClientIp {
             peer: Arc::new(peer),
             proxies: None,
             trust_unaddressed: false,
-            ipv4_prefix: 32,
-            ipv6_prefix: DEFAULT_IPV6_PREFIX,
+            ipv4_mask: ipv4_mask(32),
+            ipv6_mask: ipv6_mask(DEFAULT_IPV6_PREFIX),
         }
     }
 
@@ -252,13 +268,13 @@ impl ClientIp {
 
     /// Sets how many leading bits tell IPv6 clients apart; 64 unless set, and 128 at most.
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = bits.min(128);
+        self.ipv6_mask = ipv6_mask(bits);
         self
     }
 
     /// Sets how many leading bits tell IPv4 clients apart; 32 unless set, which is the most.
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
-        self.ipv4_prefix = bits.min(32);
+        self.ipv4_mask = ipv4_mask(bits);
         self
     }
 
@@ -266,35 +282,60 @@ impl ClientIp {
     ///
     /// # Errors
     /// [`MissingKey`] when the peer has no address and nobody who is trusted names one.
-    #[inline(always)]
     pub fn address(&self, request: &RequestHead<'_>) -> Result<IpAddr, MissingKey> {
-        let peer = (self.peer)(request.extensions())
-            .map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical());
-        let named = match &self.proxies {
-            Some((proxies, field))
-                if peer.map_or(self.trust_unaddressed, |peer| proxies.trust_peer(peer)) =>
-            {
-                field.client(proxies, peer, request.headers())
-            }
-            _ => peer,
-        };
-        named.ok_or(MissingKey(Missing::Address))
+        self.address_bits(request).map(from_bits)
     }
 
     /// The address that stands for all the clients which are limited together with this one.
     ///
     /// # Errors
     /// As [`address`](Self::address).
-    #[inline(always)]
     pub fn network(&self, request: &RequestHead<'_>) -> Result<IpAddr, MissingKey> {
-        self.address(request).map(|address| match address {
-            IpAddr::V4(address) => {
-                Ipv4Net::new(address, self.ipv4_prefix).map_or(address, |network| network.network()).into()
-            }
-            IpAddr::V6(address) => {
-                Ipv6Net::new(address, self.ipv6_prefix).map_or(address, |network| network.network()).into()
-            }
-        })
+        self.address_bits(request).map(|bits| self.network_as(bits, IpAddr::V4, IpAddr::V6))
+    }
+
+    #[inline]
+    fn address_bits(&self, request: &RequestHead<'_>) -> Result<u128, MissingKey> {
+        let peer = (self.peer)(request.extensions());
+        let client = match &self.proxies {
+            None => peer,
+            Some((proxies, field)) => self.named(proxies, field, peer, request.headers()),
+        };
+        client.ok_or(MissingKey(Missing::Address))
+    }
+
+    /// Whom the peer names where it is a trusted proxy, or the peer itself.
+    #[inline(never)]
+    fn named(
+        &self,
+        proxies: &TrustedProxies,
+        field: &ForwardedField,
+        peer: Option<u128>,
+        headers: &HeaderMap,
+    ) -> Option<u128> {
+        let peer = peer.map(from_bits);
+        let trusted = peer.map_or(self.trust_unaddressed, |peer| proxies.trust_peer(peer));
+        let client = if trusted { field.client(proxies, peer, headers) } else { peer };
+        client.map(bits)
+    }
+
+    /// What one of the two makes of the address that is the same for all the clients which are limited together with this one.
+    #[inline(always)]
+    fn network_as<T>(
+        &self,
+        address: u128,
+        ipv4: impl FnOnce(Ipv4Addr) -> T,
+        ipv6: impl FnOnce(Ipv6Addr) -> T,
+    ) -> T {
+        match ipv4_mapped(address) {
+            Some(address) => ipv4(Ipv4Addr::from_bits(address.to_bits() & self.ipv4_mask)),
+            None => ipv6(Ipv6Addr::from_bits(address & self.ipv6_mask)),
+        }
+    }
+
+    #[inline]
+    fn key_of(&self, address: u128, hasher: &KeyHasher) -> Key {
+        self.network_as(address, |ipv4| hasher.key(ipv4), |ipv6| hasher.key(ipv6))
     }
 }
 
@@ -309,15 +350,16 @@ impl fmt::Debug for ClientIp {
         f.debug_struct("ClientIp")
             .field("proxies", &self.proxies)
             .field("trust_unaddressed", &self.trust_unaddressed)
-            .field("ipv4_prefix", &self.ipv4_prefix)
-            .field("ipv6_prefix", &self.ipv6_prefix)
+            .field("ipv4_prefix", &self.ipv4_mask.leading_ones())
+            .field("ipv6_prefix", &self.ipv6_mask.leading_ones())
             .finish_non_exhaustive()
     }
 }
 
 impl KeyExtractor for ClientIp {
     fn key(&self, request: &RequestHead<'_>, hasher: &KeyHasher) -> Result<Key, MissingKey> {
-        self.network(request).map(|address| hasher.key(address))
+        let address = self.address_bits(request)?;
+        Ok(self.key_of(address, hasher))
     }
 
     /// Lists go by the address itself, not by the network that the client is limited by.
@@ -326,7 +368,8 @@ impl KeyExtractor for ClientIp {
         request: &RequestHead<'_>,
         hasher: &KeyHasher,
     ) -> Result<(Key, Option<IpAddr>), MissingKey> {
-        Ok((self.key(request, hasher)?, Some(self.address(request)?)))
+        let address = self.address_bits(request)?;
+        Ok((self.key_of(address, hasher), Some(from_bits(address))))
     }
 }
 
