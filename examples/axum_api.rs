@@ -1,4 +1,4 @@
-//! An API with keys: a quota for each tier, priced endpoints, and fields that tell clients where they stand.
+//! An API with keys: a quota for all, larger ones for those who pay, priced endpoints, and fields that tell clients where they stand.
 //!
 //! `cargo run --example axum_api`, then `curl -i -H 'x-api-key: free-key' localhost:3000/search`
 
@@ -11,31 +11,22 @@ use axum::{
     routing::get,
 };
 use ratemesh::{
-    Limit, Limiter, Quota,
+    Limit, Limiter, Override, Quota,
     http::{Edition, Gate, HeaderFields, RateLimitLayer, RequestHead, extension},
 };
 use tokio::net::TcpListener;
 
 /// Whom an API key belongs to.
 #[derive(Clone)]
-struct Account {
-    id: u64,
-    tier: Tier,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tier {
-    Free,
-    Pro,
-}
+struct Account(&'static str);
 
 /// Finds the account before anything is counted: a quota of its own for whatever a client writes into a field would
 /// be no limit.
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
     let key = request.headers().get("x-api-key").map(|key| key.as_bytes());
     let account = match key {
-        Some(b"free-key") => Account { id: 1, tier: Tier::Free },
-        Some(b"pro-key") => Account { id: 2, tier: Tier::Pro },
+        Some(b"free-key") => Account("hobbyist"),
+        Some(b"pro-key") => Account("acme"),
         _ => return Err(StatusCode::UNAUTHORIZED),
     };
     request.extensions_mut().insert(account);
@@ -51,19 +42,13 @@ fn price(request: &RequestHead<'_>) -> u64 {
     }
 }
 
-/// The limit of one tier, which does not apply to the others.
-fn tier(tier: Tier, limit: Limit) -> Gate {
-    Gate::new(Limiter::new(limit), extension(|account: &Account| &account.id))
-        .skip(move |request| request.extensions().get().is_some_and(|account: &Account| account.tier != tier))
-        .cost(price)
-}
-
 fn app() -> Result<Router, ratemesh::LimitError> {
-    let free = Limit::token_bucket("free", Quota::per_minute(60)).burst(20).build()?;
-    let pro = Limit::token_bucket("pro", Quota::per_minute(6_000)).burst(200).build()?;
-    let limits = RateLimitLayer::from(tier(Tier::Free, free))
-        .and(tier(Tier::Pro, pro))
-        .header_fields(HeaderFields::new().rate_limit(Edition::Draft10));
+    let pro = Override::Quota { quota: Quota::per_minute(6_000), burst: 200 };
+    let limit = Limit::token_bucket("api", Quota::per_minute(60)).burst(20).override_key("acme", pro);
+    let limiter = Limiter::new(limit.build()?);
+    // Who pays from today on: limiter.set_override("another", pro), on one node for the whole fleet.
+    let gate = Gate::new(limiter, extension(|account: &Account| &account.0)).cost(price);
+    let limits = RateLimitLayer::from(gate).header_fields(HeaderFields::new().rate_limit(Edition::Draft10));
     let router = Router::new()
         .route("/search", get(async || "Found.\n"))
         .route("/report", get(async || "Reported.\n"))

@@ -9,8 +9,6 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-#[cfg(any(feature = "net", feature = "sim"))]
-use crate::{key::KeyHasher, limit::LimitError};
 use crate::{
     decision::Decision,
     error::CostError,
@@ -20,6 +18,8 @@ use crate::{
     table::{Table, give_back::Spending},
     time::Now,
 };
+#[cfg(any(feature = "net", feature = "sim"))]
+use crate::{key::KeyHasher, limit::LimitError};
 
 /// The tables of one limit, a quota each.
 #[derive(Clone)]
@@ -172,7 +172,7 @@ impl Bands {
         let outcomes = outcomes.iter().flatten().map(|outcome| outcome.decision);
         let decision = match refused {
             Some(_) => self.longest_wait(key, cost, now, outcomes),
-            None => outcomes.min_by_key(Decision::remaining),
+            None => outcomes.min_by_key(standing),
         };
         decision.unwrap_or_else(|| self.first.peek(key, cost, now))
     }
@@ -185,7 +185,7 @@ impl Bands {
         let looks = parts.map(|part| part.look());
         let refused = looks.clone().filter(|look| !look.is_allowed()).max_by_key(Decision::retry_after);
         refused
-            .or_else(|| looks.min_by_key(Decision::remaining))
+            .or_else(|| looks.min_by_key(standing))
             .unwrap_or_else(|| self.first.peek(key, cost, now))
     }
 
@@ -220,7 +220,7 @@ impl Bands {
         }
         let looks = self.tables().map(|table| table.peek(key, cost, now));
         let refused = looks.clone().filter(|look| !look.is_allowed()).max_by_key(Decision::retry_after);
-        let decision = refused.or_else(|| looks.min_by_key(Decision::remaining));
+        let decision = refused.or_else(|| looks.min_by_key(standing));
         decision.unwrap_or_else(|| self.first.peek(key, cost, now))
     }
 
@@ -340,6 +340,11 @@ pub(crate) fn decide_all<'a>(
         }
     }
     None
+}
+
+/// In what order decisions that allow are told of: the one of which the least is left, of those that count.
+fn standing(decision: &Decision<'_>) -> (bool, u64) {
+    (decision.is_exempt(), decision.remaining())
 }
 
 impl<'a> Part<'a> {

@@ -45,9 +45,7 @@ impl Override {
         match self {
             Self::Allow => (0, [0; 3]),
             Self::Deny => (1, [0; 3]),
-            Self::Quota { quota, burst } => {
-                (2, [quota.units(), saturating_nanos(quota.period()), burst])
-            }
+            Self::Quota { quota, burst } => (2, [quota.units(), saturating_nanos(quota.period()), burst]),
         }
     }
 }

@@ -108,7 +108,18 @@ impl Mesh {
         let supervisor = tokio::spawn(supervisor.supervise(endpoint));
         tracing::info!(node = %config.node, address = %net.local_addr(), "the node has started");
         let reloads = Reloads::new(orders, carried_out, fixed);
-        Ok(Self { node: config.node, limiters, hasher, clock, net, gossip, engine, mode, reloads, supervisor })
+        Ok(Self {
+            node: config.node,
+            limiters,
+            hasher,
+            clock,
+            net,
+            gossip,
+            engine,
+            mode,
+            reloads,
+            supervisor,
+        })
     }
 
     /// The limiter of this name, if the configuration has one. Limiters of the same name, and their clones, share

@@ -413,10 +413,7 @@ impl Table {
             }
             OnFull::Closed => {
                 self.lanes.count_denial();
-                Decision {
-                    reason: Reason::Closed,
-                    ..Decision::by_meter(limit, false, basis, 0, cost, now)
-                }
+                Decision { reason: Reason::Closed, ..Decision::by_meter(limit, false, basis, 0, cost, now) }
             }
             // Its slot is its own, so there is always room for it.
             OnFull::SharedBucket => {

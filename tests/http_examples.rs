@@ -113,17 +113,17 @@ async fn each_tier_has_its_quota_and_each_endpoint_its_price() {
     let (free, pro) = ([("x-api-key", "free-key")], [("x-api-key", "pro-key")]);
     assert_eq!(server.get("/search", &[]).await.status(), StatusCode::UNAUTHORIZED);
     let quota = server.get("/quota", &free).await;
-    assert_eq!(header(&quota, "ratelimit"), "\"free\";r=20;t=0");
-    assert_eq!(header(&server.get("/report", &free).await, "ratelimit"), "\"free\";r=10;t=10");
+    assert_eq!(header(&quota, "ratelimit"), "\"api\";r=20;t=0");
+    assert_eq!(header(&server.get("/report", &free).await, "ratelimit"), "\"api\";r=10;t=10");
     assert_eq!(server.get("/report", &free).await.status(), StatusCode::OK);
     let refused = server.get("/report", &free).await;
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(header(&refused, "ratelimit-policy"), "\"free\";q=60;w=60");
+    assert_eq!(header(&refused, "ratelimit-policy"), "\"api\";q=60;w=60");
     assert_eq!(header(&refused, "retry-after"), "10");
     for _ in 0..10 {
         let response = server.get("/report", &pro).await;
         assert_eq!(response.status(), StatusCode::OK);
-        assert_eq!(header(&response, "ratelimit-policy"), "\"pro\";q=6000;w=60");
+        assert_eq!(header(&response, "ratelimit-policy"), "\"api\";q=6000;w=60");
     }
 }
 

@@ -194,7 +194,8 @@ async fn a_configuration_that_will_not_do_changes_nothing() {
     assert_eq!(error, ReloadError::Fixed("keys.secret"));
     assert!(!format!("{error:?} {error}").contains("another secret"));
     let config = fleet.builder(0).tls(fleet.identity_of(1));
-    let error = fleet.mesh(0).reload(config.build().expect("a configuration")).await.expect_err("not its own");
+    let error =
+        fleet.mesh(0).reload(config.build().expect("a configuration")).await.expect_err("not its own");
     assert!(matches!(error, ReloadError::Identity(_)), "{error}");
     assert_eq!(fleet.limiter(0).limit().capacity(), 100);
     assert!(fleet.mesh(0).limiter("other").is_some() && fleet.mesh(0).limiter("new").is_none());

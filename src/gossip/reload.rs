@@ -7,11 +7,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{
-    Gossip, GossipConfig, NodeIndex, Peer, all_nodes,
-    book::Book,
-    sync::Joining,
-};
+use super::{Gossip, GossipConfig, NodeIndex, Peer, all_nodes, book::Book, sync::Joining};
 use crate::{
     table::{Table, marks::Wake},
     time::Now,
@@ -31,13 +27,7 @@ impl Gossip {
 
     /// Goes on with another configuration, of which only the node and the incarnation are not made use of. Limits that are
     /// new get a book, and the tables of those that are gone go on alone. Nobody is connected any more.
-    pub(crate) fn reload(
-        &mut self,
-        config: GossipConfig,
-        tables: Vec<Arc<Table>>,
-        wake: &Wake,
-        now: Now,
-    ) {
+    pub(crate) fn reload(&mut self, config: GossipConfig, tables: Vec<Arc<Table>>, wake: &Wake, now: Now) {
         for node in self.others() {
             self.handle_disconnected(now, node);
         }
@@ -86,9 +76,9 @@ impl Gossip {
         let mut former: Vec<_> = former.map(|(number, book)| (number as u16, Some(book))).collect();
         let mut kept = Vec::new();
         for table in tables {
-            let same = former.iter_mut().find(|(_, book)| {
-                book.as_ref().is_some_and(|book| Arc::ptr_eq(&book.table, &table))
-            });
+            let same = former
+                .iter_mut()
+                .find(|(_, book)| book.as_ref().is_some_and(|book| Arc::ptr_eq(&book.table, &table)));
             let book = match same.and_then(|(number, book)| Some((*number, book.take()?))) {
                 Some((number, mut book)) => {
                     book.adjust(heartbeat, nodes, now);

@@ -75,9 +75,9 @@ impl Joining {
             (0..).zip(former).filter_map(|(new, former)| Some(((*former)?, new))).collect();
         let told = self.told.iter().filter_map(|(limit, slot)| Some((*numbers.get(limit)?, *slot)));
         self.told = told.collect();
-        let held = former.iter().map(|former| {
-            former.and_then(|former| self.held.get(usize::from(former)).copied()).unwrap_or(0)
-        });
+        let held = former
+            .iter()
+            .map(|former| former.and_then(|former| self.held.get(usize::from(former)).copied()).unwrap_or(0));
         self.held = held.collect();
         self.known = self.known.iter().filter_map(|limit| numbers.get(limit).copied()).collect();
         self
@@ -313,7 +313,8 @@ impl Gossip {
         let level = book.table.look_at(slot, cell, 0, now).0;
         let missing = meter.as_units(meter.capacity().saturating_sub(level));
         // Whose shares are gone with their node is told of by its level, where that is believed.
-        let is_told = !shares.is_empty() || (missing >= 1.0 && Self::goes_by_level(book) && cell.level.spent() & DEAD == 0);
+        let is_told = !shares.is_empty()
+            || (missing >= 1.0 && Self::goes_by_level(book) && cell.level.spent() & DEAD == 0);
         if !is_told {
             return None;
         }

@@ -93,7 +93,7 @@ impl<'a> Refusal<'a> {
             (_, None) => format!(
                 "The request costs {} units, and the limit \"{name}\" never holds more than {}.",
                 self.limit.cost(),
-                self.limit.limit().capacity()
+                self.limit.quota(self.limit.band()).1
             ),
         }
     }

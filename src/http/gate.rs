@@ -211,7 +211,13 @@ impl Gate {
     pub(super) fn is_plain(&self) -> bool {
         let limit = self.limiter.limit();
         let asks_nothing = self.skip.is_none() && self.cost.is_none() && self.partition_key.is_none();
-        asks_nothing && limit.lists().is_none() && limit.check_fits(1).is_ok()
+        asks_nothing && limit.check_fits(1).is_ok()
+    }
+
+    /// Whether the limit lists networks or keys; it may, at any time, where it can be changed.
+    #[inline]
+    pub(super) fn has_lists(&self) -> bool {
+        self.limiter.limit().lists().is_some()
     }
 
     /// Finds out what to check the request for; spends nothing.

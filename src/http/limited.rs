@@ -10,7 +10,7 @@ use super::{
 use crate::{
     decision::{Basis, Decision, Refused},
     key::Key,
-    limit::Limit,
+    limit::{Limit, Quota},
     together::Receipt,
 };
 
@@ -114,11 +114,23 @@ struct Reading {
     remaining: u64,
     reset_after: Duration,
     basis: Basis,
+    /// The quota that the key has, and its capacity.
+    quota: Quota,
+    capacity: u64,
+    /// Whether the quota does not apply to the key.
+    exempt: bool,
 }
 
 impl From<Decision<'_>> for Reading {
     fn from(decision: Decision<'_>) -> Self {
-        Self { remaining: decision.remaining(), reset_after: decision.reset_after(), basis: decision.basis() }
+        Self {
+            remaining: decision.remaining(),
+            reset_after: decision.reset_after(),
+            basis: decision.basis(),
+            quota: decision.quota(),
+            capacity: decision.limit().capacity(),
+            exempt: decision.is_exempt(),
+        }
     }
 }
 
@@ -268,8 +280,24 @@ impl<'a> LimitStatus<'a> {
 
     /// What is left of one of the limit's quotas, and when all of it is back, unless nobody knows.
     pub(super) fn standing(&self, band: usize) -> (u64, Option<Duration>) {
-        let reading = self.checked.bands.get(band).unwrap_or(&self.checked.reading);
+        let reading = self.reading(band);
         (reading.remaining, reading.known_reset(self.limit()))
+    }
+
+    /// The quota that the key has in place of one of the limit's, or that one, and its capacity.
+    pub(super) fn quota(&self, band: usize) -> (Quota, u64) {
+        let reading = self.reading(band);
+        (reading.quota, reading.capacity)
+    }
+
+    /// Whether one of the limit's quotas says anything of the key: a quota of its own stands in the place of all.
+    pub(super) fn has_quota(&self, band: usize) -> bool {
+        let bands = &self.checked.bands;
+        !self.reading(band).exempt || bands.iter().all(|reading| reading.exempt)
+    }
+
+    fn reading(&self, band: usize) -> &'a Reading {
+        self.checked.bands.get(band).unwrap_or(&self.checked.reading)
     }
 
     pub(super) fn gate(&self) -> &'a Gate {

@@ -13,7 +13,10 @@ use super::{
     headers::{HeaderFields, Shown},
     limited::RateLimited,
 };
-use crate::{key::Key, limit::Limit};
+use crate::{
+    key::Key,
+    limit::{Limit, Quota},
+};
 
 /// Everything that is set on a layer.
 #[derive(Clone)]
@@ -28,9 +31,9 @@ pub(super) struct Settings {
     counts_in_flight: bool,
     /// Whether there is but one gate, which is plain, and nothing is done about a request after it has passed.
     plain: bool,
-    /// `RateLimit-Policy` with all the limits that are shown, and how many those are; unless it differs from request
+    /// `RateLimit-Policy` with all the limits that are shown, and the quotas that it names; unless it differs from request
     /// to request.
-    policy: Option<(HeaderValue, usize)>,
+    policy: Option<(HeaderValue, Vec<(Quota, u64)>)>,
 }
 
 type OnRefusal = dyn Fn(&Refusal<'_>) + Send + Sync;
@@ -75,7 +78,7 @@ impl Settings {
     pub(super) fn pass(self: &Arc<Self>, request: &RequestHead<'_>) -> Passage {
         match self.gates.as_slice() {
             // What most requests go through; it leaves out all that the settings do not ask for.
-            [gate] if self.plain => match gate.approach_plainly(request) {
+            [gate] if self.plain && !gate.has_lists() => match gate.approach_plainly(request) {
                 Ok(key) => match gate.let_fitting_pass(key, 1) {
                     Ok(()) => Passage::Free,
                     Err(verdict) => self.turn_away(gate, key, verdict, request),
@@ -147,7 +150,7 @@ impl Settings {
         let policies = |gate| quotas(gate).map(move |quota| show_policy(gate, quota));
         let policies: Vec<_> = shown.into_iter().flat_map(policies).collect();
         let policy = self.fields.policy(&policies).filter(|_| fixed);
-        self.policy = policy.map(|policy| (policy, policies.len()));
+        self.policy = policy.map(|policy| (policy, policies.iter().map(quota_of).collect()));
     }
 
     fn refuse(&self, request: RequestHead<'_>, limited: RateLimited) -> Response<Bytes> {
@@ -181,22 +184,35 @@ impl Settings {
 
     fn write_fields(&self, headers: &mut HeaderMap, limited: &RateLimited) {
         let shown = limited.limits().filter(|status| !status.is_shadow());
-        let mut shown = shown.flat_map(|status| quotas(status.gate()).map(move |quota| (status, quota)));
+        let mut shown = shown.flat_map(|status| {
+            let quotas = quotas(status.gate()).filter(move |quota| status.has_quota(quota.band()));
+            quotas.map(move |quota| (status, quota))
+        });
         let now =
             || self.gates.first().map_or_else(Default::default, |gate| gate.limiter().clock().precise().wall);
         match (shown.next(), shown.next()) {
             (None, _) => {}
-            (Some(only), None) => self.fields.write(headers, &[show(only)], self.policy_of(1), now),
+            (Some(only), None) => {
+                let only = [show(only)];
+                self.fields.write(headers, &only, self.policy_of(&only), now);
+            }
             (Some(first), Some(second)) => {
                 let all: Vec<_> = [first, second].into_iter().chain(shown).map(show).collect();
-                self.fields.write(headers, &all, self.policy_of(all.len()), now);
+                self.fields.write(headers, &all, self.policy_of(&all), now);
             }
         }
     }
 
-    fn policy_of(&self, limits: usize) -> Option<&HeaderValue> {
-        self.policy.as_ref().filter(|(_, shown)| *shown == limits).map(|(policy, _)| policy)
+    /// The policies, written in advance, where they are those of what is shown: a key may have a quota of its own, and limits
+    /// may have changed.
+    fn policy_of(&self, shown: &[Shown<'_>]) -> Option<&HeaderValue> {
+        let same = |quotas: &[(Quota, u64)]| quotas.iter().copied().eq(shown.iter().map(quota_of));
+        self.policy.as_ref().filter(|(_, quotas)| same(quotas)).map(|(policy, _)| policy)
     }
+}
+
+fn quota_of(shown: &Shown<'_>) -> (Quota, u64) {
+    (shown.quota, shown.capacity)
 }
 
 /// Each of the limit's quotas, as a limit of its own.
@@ -223,9 +239,12 @@ fn show_policy<'a>(gate: &'a Gate, quota: &'a Limit) -> Shown<'a> {
 fn show<'a>((status, quota): (LimitStatus<'a>, &'a Limit)) -> Shown<'a> {
     let policy = show_policy(status.gate(), quota);
     let (remaining, reset_after) = status.standing(policy.band);
+    let (quota, capacity) = status.quota(policy.band);
     // Of several quotas, the one that takes longest has refused.
     let decided = policy.band == status.band();
     Shown {
+        quota,
+        capacity,
         remaining,
         reset_after,
         refused: decided && !status.is_allowed(),

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use super::{
     Algorithm, DEFAULT_MAX_KEYS, Limit, LimitError, MAX_BANDS, MAX_KEYS, MAX_NAME_BYTES, MAX_PERIOD,
-    MAX_PRECISION, MAX_QUOTAS, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota, Rule, Windows,
+    MAX_PRECISION, MAX_QUOTAS, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota, Rule,
+    Windows,
 };
 use crate::{
     algorithm::Meter,
@@ -418,7 +419,12 @@ impl Rule {
         }
     }
 
-    pub(super) fn error(&self, field: &'static str, value: impl fmt::Display, wanted: &'static str) -> LimitError {
+    pub(super) fn error(
+        &self,
+        field: &'static str,
+        value: impl fmt::Display,
+        wanted: &'static str,
+    ) -> LimitError {
         LimitError { limit: self.name.clone(), field, value: value.to_string(), wanted }
     }
 }

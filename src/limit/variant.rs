@@ -56,8 +56,7 @@ impl Limit {
         {
             return Err(new.error("precision", precision, SAME));
         }
-        let fixed_period =
-            matches!(new.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow { .. });
+        let fixed_period = matches!(new.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow { .. });
         if fixed_period && old.windows != Windows::Months && old.quota.period() != new.quota.period() {
             return Err(new.error("period", format!("{:?}", new.quota.period()), SAME));
         }
@@ -65,7 +64,11 @@ impl Limit {
             return Err(new.error("max_keys", new.max_keys, SAME));
         }
         if self.further().len() != next.further().len() {
-            return Err(new.error("quota", next.further().len() + 1, "as many quotas as before, without a restart"));
+            return Err(new.error(
+                "quota",
+                next.further().len() + 1,
+                "as many quotas as before, without a restart",
+            ));
         }
         self.further().iter().zip(next.further()).try_for_each(|(old, new)| old.check_change(new))
     }

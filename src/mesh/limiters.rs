@@ -28,8 +28,7 @@ struct Places {
 
 impl Limiters {
     pub(super) fn new(limiters: impl Iterator<Item = Limiter>) -> Self {
-        let all =
-            Self { ever: (0..MAX_EVER).map(|_| OnceLock::new()).collect(), places: RwLock::default() };
+        let all = Self { ever: (0..MAX_EVER).map(|_| OnceLock::new()).collect(), places: RwLock::default() };
         all.replace(limiters);
         all
     }

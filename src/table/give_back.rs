@@ -158,7 +158,8 @@ impl Table {
             let limit = self.limit_of(cell);
             let meter = limit.meter();
             // What a leaky bucket lets through may take it below zero as it is.
-            let floor = (meter.need(cost) - meter.fixed(cost)).saturating_sub_unsigned(meter.earned_ahead(ahead));
+            let floor =
+                (meter.need(cost) - meter.fixed(cost)).saturating_sub_unsigned(meter.earned_ahead(ahead));
             if let (_, Outcome::Allowed { level, spent }) =
                 self.spend_down_to(slot, key, cost..=cost, |_| floor, now)
             {

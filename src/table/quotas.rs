@@ -76,7 +76,8 @@ impl Quotas {
     /// The number of this quota, which is taken in if it is new; `None` where there is no more room.
     fn number(&self, limit: Limit, kind: Kind, ratio: f64) -> Option<u8> {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |quota: &u8| self.get(*quota).is_some_and(|later| later.kind == kind && later.limit == limit);
+        let same =
+            |quota: &u8| self.get(*quota).is_some_and(|later| later.kind == kind && later.limit == limit);
         if let Some(known) = (1..=*count).find(same) {
             return Some(known);
         }
@@ -170,18 +171,18 @@ impl Table {
     pub(crate) fn check_room(&self, next: &Limit) -> Result<(), LimitError> {
         let held = usize::from(*self.quotas.count.lock().unwrap_or_else(PoisonError::into_inner));
         let of_keys = next.lists().map_or(0, |lists| lists.quotas()) + self.quotas_set();
-        if *next == *self.limit() || held + 1 + of_keys <= MAX_LATER_QUOTAS { Ok(()) } else { Err(next.changed_too_often()) }
+        if *next == *self.limit() || held + 1 + of_keys <= MAX_LATER_QUOTAS {
+            Ok(())
+        } else {
+            Err(next.changed_too_often())
+        }
     }
 
     /// From now on the limit is `next`, for all keys without a quota of their own. Returns whether that could be noted.
     ///
     /// Keys go over when they are next asked for, or when [`bring_up_to_date`](Self::bring_up_to_date) comes to them.
     pub(super) fn change_own(&self, next: Limit) -> bool {
-        let quota = if next == self.limit {
-            Some(FIRST)
-        } else {
-            self.quotas.number(next, Kind::Own, 1.0)
-        };
+        let quota = if next == self.limit { Some(FIRST) } else { self.quotas.number(next, Kind::Own, 1.0) };
         if let Some(quota) = quota {
             self.quotas.current.store(quota, Ordering::Release);
         }

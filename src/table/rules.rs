@@ -206,7 +206,11 @@ impl Table {
     /// Whether `cost` can ever pass for a key.
     #[inline]
     pub(crate) fn check_fits(&self, key: Key, cost: u64) -> Result<(), CostError> {
-        if self.has_quotas_of_keys() { self.check_fits_by_rule(key, cost) } else { self.limit().check_fits(cost) }
+        if self.has_quotas_of_keys() {
+            self.check_fits_by_rule(key, cost)
+        } else {
+            self.limit().check_fits(cost)
+        }
     }
 
     #[cold]

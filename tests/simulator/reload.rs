@@ -66,9 +66,12 @@ fn an_override_set_on_one_node_holds_on_all_with_every_algorithm() {
             cluster.clear_override(0, 0, KEY).unwrap();
             cluster.advance(2 * SECOND);
             let cleared = rate(&mut cluster, 5);
-            for (what, rate, wanted) in
-                [("base", base, 100.0), ("raised", raised, 500.0), ("lowered", lowered, 20.0), ("cleared", cleared, 100.0)]
-            {
+            for (what, rate, wanted) in [
+                ("base", base, 100.0),
+                ("raised", raised, 500.0),
+                ("lowered", lowered, 20.0),
+                ("cleared", cleared, 100.0),
+            ] {
                 let off = rate / wanted;
                 assert!((0.75..=1.15).contains(&off), "{builder:?}, seed {seed}, {what}: {rate} a second");
             }
@@ -155,7 +158,10 @@ fn a_reloaded_quota_holds_with_every_algorithm() {
                 other.advance(3 * SECOND);
                 let wanted = rate(&mut other, 10);
                 let off = reloaded / wanted;
-                assert!((0.9..=1.1).contains(&off), "{builder:?}, seed {seed}, {what}: {reloaded} of {wanted}");
+                assert!(
+                    (0.9..=1.1).contains(&off),
+                    "{builder:?}, seed {seed}, {what}: {reloaded} of {wanted}"
+                );
             }
         }
     }
@@ -196,7 +202,9 @@ fn a_lowered_quota_holds_at_once_while_the_others_have_the_former() {
         cluster.restart_records();
         cluster.advance(5 * SECOND);
         let seconds = cluster.record(KEY).unwrap().seconds().to_vec();
-        let by_node: Vec<u64> = (0..NODES).map(|node| seconds.iter().map(|second| second.get(node).copied().unwrap_or(0)).sum()).collect();
+        let by_node: Vec<u64> = (0..NODES)
+            .map(|node| seconds.iter().map(|second| second.get(node).copied().unwrap_or(0)).sum())
+            .collect();
         // The two others spend far more than its quota, of which it hears: it has nothing to give.
         assert!(by_node[0] <= 30, "seed {seed}: {by_node:?}");
         let all: u64 = by_node.iter().sum();

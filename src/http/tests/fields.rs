@@ -212,3 +212,49 @@ async fn what_is_given_back_is_shown_on_each_quota() {
     assert_eq!(remaining(&failed), [1, 4]);
     assert_eq!(remaining(&call(&layer, request("a", "/200")).await), [1, 4]);
 }
+
+#[tokio::test]
+async fn a_key_with_its_own_quota_is_told_that_one_and_no_other() {
+    let clock = ManualClock::new();
+    let api = Limit::token_bucket("api", Quota::per_second(2)).and(Quota::per_hour(3));
+    let limiter = on(&clock, api);
+    let own = Override::Quota { quota: Quota::per_minute(600), burst: 50 };
+    limiter.set_override("a", own).unwrap();
+    for edition in [Edition::Draft10, Edition::Draft7] {
+        let layer = showing(&limiter, edition);
+        let response = get(&layer).await;
+        let remaining = limiter.peek("a").remaining();
+        assert_eq!(header(&response, "x-ratelimit-remaining"), remaining.to_string());
+        if edition == Edition::Draft10 {
+            assert_eq!(items(&response, "ratelimit-policy"), [item("api", &[("q", 600), ("w", 60)])]);
+            assert_eq!(items(&response, "ratelimit").len(), 1);
+        }
+        // Others are told what all have.
+        let other = call(&layer, request("b", "/")).await;
+        let policies = header(&other, "ratelimit-policy");
+        assert!(policies.contains("3600") && !policies.contains("600;w=60"), "{policies}");
+    }
+    let refusals = RateLimitLayer::from(gate(&limiter).cost(|_| 60));
+    let never = text(call(&refusals, request("a", "/")).await).await;
+    assert!(never.contains("never holds more than 50"), "{never}");
+    let never = text(call(&refusals, request("b", "/")).await).await;
+    assert!(!never.contains("than 50"), "{never}");
+}
+
+#[tokio::test]
+async fn a_network_that_is_listed_later_is_found_by_a_layer_that_was_made_before() {
+    use crate::http::{ClientIp, PeerAddr};
+    let limiter = on(&ManualClock::new(), Limit::token_bucket("api", Quota::per_minute(1)));
+    let layer = RateLimitLayer::new(limiter.clone(), ClientIp::new());
+    let ask = || {
+        let mut request = request("a", "/");
+        request.extensions_mut().insert(PeerAddr(std::net::SocketAddr::from(([10, 1, 2, 3], 80))));
+        call(&layer, request)
+    };
+    assert_eq!(ask().await.status(), 200);
+    assert_eq!(ask().await.status(), 429);
+    let listed = Limit::token_bucket("api", Quota::per_minute(1)).allow("10.0.0.0/8").build().unwrap();
+    let now = limiter.clock().precise();
+    limiter.bands().change(&listed, limiter.hasher(), now);
+    assert_eq!(ask().await.status(), 200);
+}

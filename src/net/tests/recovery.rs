@@ -151,8 +151,10 @@ async fn certificates_are_renewed_without_a_restart() {
     pair.a.renew(&identity(&new, &new.issue("a"))).unwrap();
     pair.b.net.renew(&both(&old.issue("b"))).unwrap();
     let refused = pair.a.refused_counts().tls;
-    eventually("refusals", || pair.a.refused_counts().tls > refused + 1 && pair.a.routes()[0].link().is_none())
-        .await;
+    eventually("refusals", || {
+        pair.a.refused_counts().tls > refused + 1 && pair.a.routes()[0].link().is_none()
+    })
+    .await;
     let another = pair.a.renew(&identity(&new, &new.issue("c"))).unwrap_err();
     assert!(another.to_string().contains("\"a\""), "{another}");
 }
