@@ -184,9 +184,7 @@ impl Bands {
             self.tables().map(|table| Part { table, key, listed: None, cost, now, ahead, enforced: true });
         let looks = parts.map(|part| part.look());
         let refused = looks.clone().filter(|look| !look.is_allowed()).max_by_key(Decision::retry_after);
-        refused
-            .or_else(|| looks.min_by_key(standing))
-            .unwrap_or_else(|| self.first.peek(key, cost, now))
+        refused.or_else(|| looks.min_by_key(standing)).unwrap_or_else(|| self.first.peek(key, cost, now))
     }
 
     /// Nanoseconds until so many units, which may be more than the capacity, will have come.

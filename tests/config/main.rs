@@ -12,7 +12,8 @@ use std::{
 };
 
 use ratemesh::{
-    Algorithm, Config, ConfigBuilder, ConfigError, Digest, Limit, NodeId, OnFull, OnPartition, Quota,
+    Algorithm, Config, ConfigBuilder, ConfigError, Digest, Limit, NodeId, OnFull, OnPartition, Override,
+    Quota,
     config::{DEFAULT_CLUSTER, GossipKnobs, TlsIdentity, limits_from_toml},
 };
 
@@ -370,4 +371,26 @@ fn penalties_and_lists_come_out_as_they_were_written() {
     assert_eq!(read, [built]);
     assert!(read[0].is_shadow() && read[0].counts_denied());
     assert_eq!(read[0].ban_on_exceed(), Some(Duration::from_secs(86_400)));
+}
+
+#[test]
+fn keys_have_quotas_of_their_own() {
+    let text = "[[limit]]
+        name = \"api\"
+        rate = \"10/min\"
+        overrides = { acme = \"50/s\", \"key with a dot.\" = 20, batch = { rate = \"100/h\", burst = 7 } }
+        [[limit]]
+        name = \"exports\"
+        algorithm = \"concurrency\"
+        permits = 2
+        [limit.overrides]
+        acme = 5";
+    let limits = limits_from_toml(text, "text").unwrap();
+    let api = Limit::token_bucket("api", Quota::per_minute(10))
+        .override_key("acme", Override::quota(Quota::per_second(50)))
+        .override_key("batch", Override::Quota { quota: Quota::per_hour(100), burst: 7 })
+        .override_key("key with a dot.", Override::quota(Quota::per_minute(20)));
+    let exports =
+        Limit::concurrency("exports", 2).override_key("acme", Override::quota(Quota::new(5, Duration::ZERO)));
+    assert_eq!(limits, [api.build().unwrap(), exports.build().unwrap()]);
 }

@@ -92,6 +92,27 @@ fn a_refusal_names_file_line_key_value_and_what_would_do() {
             with("burst = 50", "deny = [\"10.0.0.0/8\", \"10.0.0.1/8\"]"),
             &[":35:1: limit[0].deny (of \"api\") = \"10.0.0.1/8\"", "10.0.0.0/8", "key:"],
         ),
+        (
+            with("burst = 50", "overrides = { a = \"5/x\" }"),
+            &["limit[0].overrides.a.rate (of \"api\")", "5/x"],
+        ),
+        (
+            with("burst = 50", "overrides = { a = 0 }"),
+            &["limit[0].overrides (of \"api\") = \"a\" with a quota of 0", "1 to 2^40 units"],
+        ),
+        (
+            with("burst = 50", "overrides = { a = { burst = 5 } }"),
+            &["limit[0].overrides.a.rate (of \"api\") is missing", "50/s"],
+        ),
+        (
+            with("burst = 50", "overrides = { a = { rate = \"5/s\", quota = 5 } }"),
+            &["limit[0].overrides.a.quota (of \"api\"): stands beside rate"],
+        ),
+        (with("burst = 50", "overrides = { a = { rat = \"5/s\" } }"), &["limit[0].overrides.a.rat", "rate"]),
+        (
+            with("burst = 50", "overrides = { a = true }"),
+            &["limit[0].overrides.a is boolean", "a rate such as"],
+        ),
         (with("burst = 50", "allow = [\"alice\"]"), &["limit[0].allow (of \"api\") = \"alice\"", "key:"]),
         (
             with("burst = 50", "brust = 50"),

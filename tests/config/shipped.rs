@@ -34,7 +34,7 @@ fn what_the_annotated_file_calls_a_default_is_one() {
     let text = shipped("annotated.toml");
     let whole = format!("{:?}", fleet.read(&text).unwrap());
     let defaults: Vec<_> = text.lines().filter(|line| line.ends_with("# default")).collect();
-    assert_eq!(defaults.len(), 20);
+    assert_eq!(defaults.len(), 21);
     for line in defaults {
         let without = text.replacen(&format!("\n{line}\n"), "\n", 1);
         assert_ne!(without, text);
