@@ -1,12 +1,15 @@
 //! Failed logins, counted by address and by e-mail: both have to let an attempt pass, or neither is spent on, and a login
-//! that succeeds gives its units back.
+//! that succeeds gives its units back. An address that goes on beyond its limit is banned for a day.
 //!
 //! The attempt is paid for before the password is looked at, so that a hundred attempts at once do not slip through
 //! together. Run it: `cargo run --example login`.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
-use ratemesh::{Limit, LimitError, Limiter, Quota, RefusedBy, reserve_all};
+use ratemesh::{Limit, LimitError, Limiter, Quota, Refusal, RefusedBy, reserve_all};
 
 /// The limits on failures.
 struct Logins {
@@ -19,15 +22,19 @@ struct Logins {
 enum Attempt {
     Welcome,
     WrongPassword,
-    /// Not even looked at. Who goes on being refused would be a case for a ban, of the address or of the e-mail.
+    /// Not even looked at.
     Refused(&'static str),
+    /// Nor for so long from now on.
+    Banned(Duration),
 }
 
 impl Logins {
     fn new() -> Result<Self, LimitError> {
-        // An address may be that of a whole office; an account is one person's.
-        let by_address =
-            Limit::token_bucket("failed-by-address", Quota::per_minute(30)).and(Quota::per_day(200));
+        // An address may be that of a whole office; an account is one person's. Whoever fails beyond the first is out for
+        // a day; were an account banned, anybody could keep its owner out.
+        let by_address = Limit::token_bucket("failed-by-address", Quota::per_minute(30))
+            .and(Quota::per_day(200))
+            .ban_on_exceed(Duration::from_secs(86_400));
         let by_email = Limit::token_bucket("failed-by-email", Quota::per_hour(5));
         Ok(Self { by_address: Limiter::new(by_address.build()?), by_email: Limiter::new(by_email.build()?) })
     }
@@ -37,6 +44,9 @@ impl Logins {
         let (address, email) = (self.by_address.key(address), self.by_email.key(email));
         let permits = match reserve_all([(&self.by_address, address, 1), (&self.by_email, email, 1)]) {
             Ok(permits) => permits,
+            Err(RefusedBy { refusal: Refusal::Denied(decision), .. }) if decision.is_banned() => {
+                return Attempt::Banned(decision.retry_after().unwrap_or_default());
+            }
             Err(RefusedBy { index: 0, .. }) => return Attempt::Refused("by address"),
             Err(_) => return Attempt::Refused("by e-mail"),
         };
@@ -81,5 +91,15 @@ fn main() -> Result<(), LimitError> {
     assert_eq!(logins.failures_left(office, "bob@example.com"), (25, 0));
     assert_eq!(logins.attempt(office, "alice@example.com", right), Attempt::Welcome);
     println!("Alice still gets in from the same address");
+
+    let attacker = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 9));
+    let outcomes: Vec<_> =
+        (1..=32).map(|guess| logins.attempt(attacker, &format!("{guess}@example.com"), "123456")).collect();
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Attempt::WrongPassword).count(), 30);
+    assert!(matches!(outcomes.last(), Some(Attempt::Banned(rest)) if rest.as_secs() > 86_000));
+    // Whatever it knows by now.
+    assert!(matches!(logins.attempt(attacker, "alice@example.com", right), Attempt::Banned(_)));
+    assert_eq!(logins.attempt(office, "alice@example.com", right), Attempt::Welcome);
+    println!("another address guesses at 32 accounts: {:?}", outcomes.last());
     Ok(())
 }

@@ -63,6 +63,13 @@
 //! 2. `gossip/notices.rs` tells every peer at once, over streams. A peer to which it is news passes it on.
 //! 3. With each hello two nodes compare digests of all notices; where they differ, each tells the other everything.
 //!
+//! # The walk of a quota of a key's own
+//!
+//! 1. `table/rules.rs` notes it like a ban, and it spreads like one. `table/quotas.rs` gives it a number among the table's quotas, and writes
+//!    that into the key's cell while it carries the level over; from then on, all that reads the level reads it by that quota.
+//! 2. A [reloaded](Mesh::reload) limit is one more quota of the table, which the keys without one of their own go over to, one after the
+//!    other and at the latest when they are asked for. `gossip/reload.rs` keeps all that was written and heard, under other numbers.
+//!
 //! # Map
 //!
 //! Dependencies point inward only, which a test holds. The core does no I/O, and is handed time and randomness.

@@ -311,3 +311,70 @@ fn changes_while_others_check_lose_and_mint_nothing() {
     let all = admitted + rest;
     assert!((4_995..=5_010).contains(&all), "{admitted} and {rest}");
 }
+
+/// A bucket by its definition, which is given another quota now and then.
+#[derive(Debug)]
+struct Model {
+    rate: f64,
+    burst: f64,
+    level: f64,
+}
+
+impl Model {
+    fn change(&mut self, rate: f64, burst: f64) {
+        let missing = self.burst - self.level;
+        (self.rate, self.burst) = (rate, burst);
+        self.level = (burst - missing).max(-burst.max(rate));
+    }
+
+    fn pass(&mut self, seconds: f64) {
+        self.level = (self.level + self.rate * seconds).min(self.burst);
+    }
+
+    /// Whether the cost passes; `None` where it depends on the last bit.
+    fn check(&mut self, cost: f64) -> Option<bool> {
+        if (self.level - cost).abs() < 1e-4 {
+            return None;
+        }
+        let passes = self.level >= cost;
+        self.level -= if passes { cost } else { 0.0 };
+        Some(passes)
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn a_bucket_whose_quota_changes_is_what_its_definition_says(
+        steps in proptest::collection::vec((0_u8..4, 1_u64..400, 1_u64..60, 0_u64..3_000), 1..120),
+    ) {
+        let (limiter, clock) = limiter(Limit::token_bucket("a", Quota::per_second(10)).burst(20));
+        let mut model = Model { rate: 10.0, burst: 20.0, level: 20.0 };
+        for (step, rate, cost, millis) in steps {
+            match step {
+                0 => {
+                    let burst = cost * 2;
+                    limiter.set_override("alice", own(rate, burst)).unwrap();
+                    model.change(rate as f64, burst as f64);
+                }
+                1 if rate < 100 => {
+                    limiter.clear_override("alice").unwrap();
+                    model.change(10.0, 20.0);
+                }
+                _ => {
+                    clock.advance(Duration::from_millis(millis));
+                    model.pass(millis as f64 / 1e3);
+                }
+            }
+            let Ok(decision) = limiter.check_cost("alice", cost) else {
+                proptest::prop_assert!(cost as f64 > model.burst);
+                continue;
+            };
+            proptest::prop_assert!(cost as f64 <= model.burst);
+            let Some(passes) = model.check(cost as f64) else { return Ok(()) };
+            proptest::prop_assert_eq!(decision.is_allowed(), passes, "{:?}", model);
+            let left = model.level.max(0.0).floor();
+            proptest::prop_assert!((decision.remaining() as f64 - left).abs() <= 1.0, "{:?} {:?}", decision, model);
+            proptest::prop_assert!(decision.remaining() as f64 <= model.burst);
+        }
+    }
+}
