@@ -527,7 +527,7 @@ impl Book {
         let so_far = drain.load();
         if so_far.rate != rate || so_far.later_rate != rate {
             let forever = Timestamp::from_nanos(u64::MAX);
-            drain.store(Flow {
+            self.table.set_drain(Flow {
                 base: so_far.at(now.mono),
                 from: now.mono,
                 rate,

@@ -111,7 +111,7 @@ impl Gossip {
         self.set_initial_levels();
         for book in &mut self.books {
             book.assume(0, 1, false, now);
-            book.table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
+            book.table.set_stance(Stance { basis: Basis::Alone.into(), verdict: Verdict::Level });
         }
     }
 
@@ -139,7 +139,7 @@ impl Gossip {
                 OnPartition::Closed if unheard > 0 => Verdict::Closed,
                 _ => Verdict::Level,
             };
-            book.table.set_stance(Stance { basis, verdict });
+            book.table.set_stance(Stance { basis: basis.into(), verdict });
             book.assume(unheard, nodes, joining, now);
         }
     }
