@@ -131,3 +131,88 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        limit::{Limit, Quota},
+        table::flow::Rate,
+    };
+
+    const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+
+    fn table(limit: crate::limit::LimitBuilder) -> (Table, Key, u64) {
+        let table = Table::new(limit.build().unwrap());
+        let (key, now) = (Key::from_digest(7), Now::by_mono(NOW));
+        // Below the brim, so that the coarse time will do.
+        assert!(table.check(key, 50, now, || now).is_allowed());
+        let slot = table.find(key).unwrap().into();
+        (table, key, slot)
+    }
+
+    fn bucket() -> (Table, Key, u64) {
+        table(Limit::token_bucket("a", Quota::per_second(10)).burst(100))
+    }
+
+    #[test]
+    fn what_rests_is_drawn_on_the_short_way_and_what_runs_off_closes_it() {
+        let (table, key, slot) = bucket();
+        let unit = table.meter().fixed(1);
+        let left = |plain| if let Plain::Allowed { level, .. } = plain { Some(level / unit) } else { None };
+        assert_eq!(left(table.try_plainly(slot, key, 1, NOW)), Some(49));
+        table.set_drain(Flow { base: 20 * unit, ..Flow::default() });
+        assert_eq!(left(table.try_plainly(slot, key, 1, NOW)), Some(28));
+        assert!(matches!(table.try_plainly(slot, key, 29, NOW), Plain::Unsure { full: false }));
+        let rate = Rate::per_second(1.0);
+        table.set_drain(Flow { base: 20 * unit, rate, ..Flow::default() });
+        assert!(matches!(table.try_plainly(slot, key, 1, NOW), Plain::Closed));
+        table.set_drain(Flow { base: MOST_RESTING, ..Flow::default() });
+        assert!(matches!(table.try_plainly(slot, key, 1, NOW), Plain::Closed));
+        table.set_drain(Flow::default());
+        assert_eq!(left(table.try_plainly(slot, key, 1, NOW)), Some(47));
+    }
+
+    #[test]
+    fn a_new_stance_opens_nothing_that_is_closed_for_another_reason() {
+        let (table, key, slot) = bucket();
+        let alone = |verdict| Stance { basis: Basis::Alone.into(), verdict };
+        let goes = || matches!(table.try_plainly(slot, key, 1, NOW), Plain::Allowed { .. });
+        assert!(goes());
+        for verdict in [Verdict::Open, Verdict::Closed, Verdict::Careful] {
+            table.set_stance(alone(verdict));
+            assert!(!goes());
+        }
+        table.set_stance(alone(Verdict::Level));
+        assert!(goes());
+        table.decides_with_others();
+        table.set_stance(alone(Verdict::Level));
+        assert!(!goes());
+    }
+
+    #[test]
+    fn windows_and_costs_without_room_do_not_go_the_short_way() {
+        let (windows, key, slot) = table(Limit::fixed_window("a", Quota::per_day(100)));
+        assert!(matches!(windows.try_plainly(slot, key, 1, NOW), Plain::Closed));
+        assert!(matches!(
+            windows.try_by_window(slot as u32, key, 1, Now::by_mono(NOW)),
+            Plain::Allowed { .. }
+        ));
+        let (table, key, slot) = bucket();
+        // In fixed point this would come to nothing.
+        assert!(matches!(table.try_plainly(slot, key, 1 << 62, NOW), Plain::Unsure { .. }));
+    }
+
+    #[test]
+    fn each_check_is_counted_once_whichever_way_it_goes() {
+        let (table, key, slot) = bucket();
+        let checks = || table.checks_and_denials().0;
+        let before = checks();
+        assert!(matches!(table.try_plainly(slot, key, 1, NOW), Plain::Allowed { .. }));
+        assert!(matches!(table.try_plainly(slot, key, 1_000, NOW), Plain::Unsure { .. }));
+        assert_eq!(checks(), before + 2);
+        table.decides_with_others();
+        assert!(matches!(table.try_plainly(slot, key, 1, NOW), Plain::Closed));
+        assert_eq!(checks(), before + 2);
+    }
+}
