@@ -69,7 +69,11 @@ impl Bands {
     pub(crate) fn new(limit: Limit) -> Self {
         let further: Vec<_> = limit.further().iter().cloned().map(Table::new).map(Arc::new).collect();
         let further = (!further.is_empty()).then(|| further.into());
-        Self { first: Arc::new(Table::new(limit)), further }
+        let first = Table::new(limit);
+        if further.is_some() {
+            first.decides_with_others();
+        }
+        Self { first: Arc::new(first), further }
     }
 
     pub(crate) fn first(&self) -> &Arc<Table> {

@@ -41,6 +41,25 @@ impl Clock {
         }
     }
 
+    /// The [coarse](Self::coarse) reading of the monotonic clock alone. Compiled here, once, and a call of its own, so that what
+    /// comes after it has the processor's registers to itself.
+    #[inline(never)]
+    pub(crate) fn tick(&self) -> Timestamp {
+        match &self.0 {
+            Source::System => system::monotonic_coarse(),
+            Source::Manual(clock) => clock.now().mono,
+        }
+    }
+
+    /// The same of the wall clock.
+    #[inline(never)]
+    pub(crate) fn wall_tick(&self) -> WallTime {
+        match &self.0 {
+            Source::System => system::wall_coarse(),
+            Source::Manual(clock) => clock.now().wall,
+        }
+    }
+
     /// An exact reading, of the wall clock only where `wall` asks for it.
     #[inline]
     pub(crate) fn exact(&self, wall: bool) -> Now {

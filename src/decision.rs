@@ -25,6 +25,42 @@ pub enum Basis {
     },
 }
 
+/// A [`Basis`] as a table keeps it: in a word, which a check copies and nobody takes apart before he is asked for it.
+/// Other bits of the word say nothing of the basis.
+#[derive(Clone, Copy)]
+pub(crate) struct BasisWord(pub(crate) u32);
+
+impl BasisWord {
+    /// The bits that say it: the kind, and how many peers are unheard.
+    pub(crate) const BITS: u32 = 0xffff_00ff;
+
+    pub(crate) fn basis(self) -> Basis {
+        match self.0 & 0xff {
+            0 => Basis::Alone,
+            1 => Basis::Cluster,
+            2 => Basis::Joining,
+            _ => Basis::LocalOnly { unheard: (self.0 >> 16) as u16 },
+        }
+    }
+}
+
+impl From<Basis> for BasisWord {
+    fn from(basis: Basis) -> Self {
+        Self(match basis {
+            Basis::Alone => 0,
+            Basis::Cluster => 1,
+            Basis::Joining => 2,
+            Basis::LocalOnly { unheard } => 3 | u32::from(unheard) << 16,
+        })
+    }
+}
+
+impl std::fmt::Debug for BasisWord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.basis().fmt(f)
+    }
+}
+
 /// How long until what was asked for, and everything, is there again, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Waits {
@@ -73,7 +109,7 @@ pub struct Decision<'a> {
     pub(crate) limit: &'a Limit,
     pub(crate) allowed: bool,
     pub(crate) reason: Reason,
-    pub(crate) basis: Basis,
+    pub(crate) basis: BasisWord,
     /// The level afterwards, in the meter's fixed point.
     pub(crate) level: i64,
     /// The units that were asked for.
@@ -88,7 +124,7 @@ impl<'a> Decision<'a> {
     pub(crate) fn by_meter(
         limit: &'a Limit,
         allowed: bool,
-        basis: Basis,
+        basis: BasisWord,
         level: i64,
         cost: u64,
         now: Now,
@@ -233,6 +269,6 @@ impl<'a> Decision<'a> {
 
     /// What the decision was based on.
     pub fn basis(&self) -> Basis {
-        self.basis
+        self.basis.basis()
     }
 }

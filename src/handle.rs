@@ -20,7 +20,8 @@ use crate::{
     limit::Limit,
     lists::Override,
     permit::Permit,
-    table::NO_SLOT,
+    table::{NO_SLOT, plain::Plain},
+    time::{Now, Timestamp},
 };
 
 /// One key of a limiter, for a caller that knows it in advance: a global limit, a tenant's connection.
@@ -77,7 +78,8 @@ impl KeyHandle {
     /// Decides a request of one unit, like [`Limiter::check`](crate::Limiter::check).
     #[inline]
     pub fn check(&self) -> Decision<'_> {
-        self.decide(1)
+        let mono = self.clock.tick();
+        self.decide(1, mono)
     }
 
     /// Decides a request of `cost` units, like [`Limiter::check_cost`](crate::Limiter::check_cost).
@@ -87,7 +89,8 @@ impl KeyHandle {
     #[inline]
     pub fn check_cost(&self, cost: u64) -> Result<Decision<'_>, CostError> {
         self.bands.check_fits(self.key, cost)?;
-        Ok(self.decide(cost))
+        let mono = self.clock.tick();
+        Ok(self.decide(cost, mono))
     }
 
     /// What the limit's lists say of the network of the address that the key is.
@@ -96,17 +99,66 @@ impl KeyHandle {
         self.bands.listed(self.address?, self.key)
     }
 
-    // Compiled here, once, and not again in each crate that checks.
-    fn decide(&self, cost: u64) -> Decision<'_> {
-        if let Some(listed) = self.listed() {
-            return self.bands.first().decide_listed(listed, self.key, cost, self.clock.precise(), true);
-        }
-        if !self.bands.is_single() {
-            return self.bands.check(self.key, cost, self.clock.precise());
+    // Compiled here, once, and not again in each crate that checks; and like the limiter's, it calls nothing on the short way.
+    fn decide(&self, cost: u64, mono: Timestamp) -> Decision<'_> {
+        if self.address.is_some() && self.listed().is_some() {
+            return self.decide_otherwise(cost, mono);
         }
         let table = self.bands.first();
-        let wall = table.needs_wall();
-        table.check_at(&self.slot, self.key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
+        match table.try_plainly(self.slot.load(Ordering::Relaxed).into(), self.key, cost, mono) {
+            Plain::Allowed { level, basis } => table.allowed(level, cost, Now::by_mono(mono), basis),
+            Plain::Due { level } => self.allowed_when_due(level, cost, mono),
+            Plain::Unsure { .. } => self.look_again(cost, mono),
+            Plain::Contended | Plain::Elsewhere => self.decide_elsewhere(cost, mono),
+            Plain::Closed => self.decide_otherwise(cost, mono),
+        }
+    }
+
+    #[inline(never)]
+    fn allowed_when_due(&self, level: i64, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let slot = self.slot.load(Ordering::Relaxed);
+        self.bands.first().allowed_when_due(slot, level, cost, Now::by_mono(mono))
+    }
+
+    #[inline(never)]
+    fn look_again(&self, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (slot, coarse) = (self.slot.load(Ordering::Relaxed), Now::by_mono(mono));
+        let precise = move || self.clock.exact(false);
+        self.bands.first().check_again(slot, self.key, cost, coarse, false, precise)
+    }
+
+    #[inline(never)]
+    fn decide_elsewhere(&self, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, slot, now) = (self.bands.first(), self.slot.load(Ordering::Relaxed), Now::by_mono(mono));
+        loop {
+            break match table.try_found(slot, self.key, cost, mono) {
+                Plain::Allowed { level, basis } => table.allowed(level, cost, now, basis),
+                Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
+                Plain::Unsure { .. } => return self.look_again(cost, mono),
+                Plain::Contended => continue,
+                Plain::Elsewhere | Plain::Closed => {
+                    table.check_at(&self.slot, self.key, cost, now, move || self.clock.exact(false))
+                }
+            };
+        }
+    }
+
+    #[inline(never)]
+    fn decide_otherwise(&self, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, key) = (self.bands.first(), self.key);
+        if let Some(listed) = self.listed() {
+            return table.decide_listed(listed, key, cost, self.clock.precise(), true);
+        }
+        if !self.bands.is_single() {
+            return self.bands.check(key, cost, self.clock.precise());
+        }
+        table.count_check();
+        if !table.needs_wall() {
+            let precise = move || self.clock.exact(false);
+            return table.check_at(&self.slot, key, cost, Now::by_mono(mono), precise);
+        }
+        let now = Now { mono, wall: self.clock.wall_tick() };
+        table.check_at(&self.slot, key, cost, now, move || self.clock.exact(true))
     }
 
     /// Spends units in advance, like [`Limiter::reserve`](crate::Limiter::reserve).

@@ -18,6 +18,8 @@ use crate::{
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
     permit::Permit,
+    table::plain::Plain,
+    time::{Now, Timestamp},
 };
 
 /// One limit, ready to decide.
@@ -76,7 +78,8 @@ impl Limiter {
         if let Some(decision) = self.by_network(&key, 1) {
             return decision;
         }
-        self.decide(self.hasher.key(key), 1)
+        let mono = self.clock.tick();
+        self.decide_at(self.hasher.key(key), 1, mono)
     }
 
     /// Decides a request of `cost` units, and spends them all if it is allowed, none otherwise. A cost of 0 is
@@ -92,17 +95,83 @@ impl Limiter {
         }
         let key = self.hasher.key(key);
         self.bands.check_fits(key, cost)?;
-        Ok(self.decide(key, cost))
+        let mono = self.clock.tick();
+        Ok(self.decide_at(key, cost, mono))
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
+        let mono = self.clock.tick();
+        self.decide_at(key, cost, mono)
     }
 
     // Compiled here, once, and not again in each crate that checks.
-    pub(crate) fn decide(&self, key: Key, cost: u64) -> Decision<'_> {
+    fn decide_at(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let table = self.bands.first();
+        match table.try_plainly(table.recall_at_once(key), key, cost, mono) {
+            Plain::Allowed { level, basis } => table.allowed(level, cost, Now::by_mono(mono), basis),
+            Plain::Due { level } => self.allowed_when_due(key, level, cost, mono),
+            Plain::Unsure { .. } => self.look_again(key, cost, mono),
+            Plain::Contended | Plain::Elsewhere => self.decide_elsewhere(key, cost, mono),
+            Plain::Closed => self.decide_otherwise(key, cost, mono),
+        }
+    }
+
+    #[inline(never)]
+    fn allowed_when_due(&self, key: Key, level: i64, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let table = self.bands.first();
+        table.allowed_when_due(table.slot_of(key), level, cost, Now::by_mono(mono))
+    }
+
+    #[inline(never)]
+    fn look_again(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, now) = (self.bands.first(), Now::by_mono(mono));
+        let slot = table.slot_of(key);
+        table.check_again(slot, key, cost, now, false, move || self.clock.exact(false))
+    }
+
+    /// The same for a key that this thread does not remember, or that is decided on at length.
+    #[inline(never)]
+    fn decide_elsewhere(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, now) = (self.bands.first(), Now::by_mono(mono));
+        let slot = table.slot_of(key);
+        loop {
+            // Where another thread was faster, the line is this processor's now, and a try at once is likely to be the last.
+            break match table.try_found(slot, key, cost, mono) {
+                Plain::Allowed { level, basis } => table.allowed(level, cost, now, basis),
+                Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
+                Plain::Unsure { .. } => return self.look_again(key, cost, mono),
+                Plain::Contended => continue,
+                Plain::Elsewhere | Plain::Closed => {
+                    table.check_in(slot, key, cost, now, move || self.clock.exact(false))
+                }
+            };
+        }
+    }
+
+    /// The same where the short way is closed.
+    #[inline(never)]
+    fn decide_otherwise(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
         if !self.bands.is_single() {
             return self.bands.check(key, cost, self.clock.precise());
         }
         let table = self.bands.first();
-        let wall = table.needs_wall();
-        table.check(key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
+        table.count_check();
+        let slot = table.slot_of(key);
+        if !table.needs_wall() {
+            let precise = move || self.clock.exact(false);
+            return table.check_in(slot, key, cost, Now::by_mono(mono), precise);
+        }
+        let precise = move || self.clock.exact(true);
+        let now = Now { mono, wall: self.clock.wall_tick() };
+        match table.try_by_window(slot, key, cost, now) {
+            Plain::Allowed { level, basis } => table.allowed(level, cost, now, basis),
+            Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
+            Plain::Unsure { full } => table.check_again(slot, key, cost, now, full, precise),
+            Plain::Contended | Plain::Elsewhere | Plain::Closed => {
+                table.check_in(slot, key, cost, now, precise)
+            }
+        }
     }
 
     /// Spends `cost` units in advance, for work that may turn out dearer, cheaper or free: the [`Permit`] corrects the

@@ -14,6 +14,7 @@ pub(crate) mod give_back;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
+pub(crate) mod plain;
 mod quotas;
 pub(crate) mod rules;
 pub(crate) mod slab;
@@ -22,7 +23,7 @@ use std::{
     cell::Cell as LocalCell,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -33,7 +34,7 @@ use crate::{
         Meter,
         level::{DEAD, Outcome},
     },
-    decision::{Basis, Decision, Reason},
+    decision::{Basis, BasisWord, Decision, Reason},
     key::Key,
     limit::{Limit, OnFull, Windows},
     time::{Now, saturating_nanos},
@@ -59,8 +60,6 @@ const IDLE_NANOS: u64 = 10_000_000_000;
 const SHORT_PART: usize = 8;
 /// No slot of any table: tables hold fewer cells.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
-/// A level above the capacity, which has no lid on it yet.
-const FULL: i64 = i64::MAX;
 /// Slots that a thread remembers.
 const RECENT: usize = 512;
 
@@ -70,12 +69,13 @@ thread_local! {
 }
 
 /// Distinguishes the tables in the threads' memories.
-static NEXT_TABLE: AtomicU32 = AtomicU32::new(1);
+static NEXT_TABLE: AtomicU64 = AtomicU64::new(1);
 
-/// What a table is told about the fleet; one word, so that a check reads it in one load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a table is told about the fleet; in one word, so that a check reads it in one load. The word also says what else keeps
+/// a check from the [short way](plain).
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Stance {
-    pub(crate) basis: Basis,
+    pub(crate) basis: BasisWord,
     pub(crate) verdict: Verdict,
 }
 
@@ -94,32 +94,22 @@ pub(crate) enum Verdict {
 
 impl Stance {
     const ALONE: u32 = 0;
+    const VERDICT: u32 = 0x0300;
 
     fn encode(self) -> u32 {
-        let basis = match self.basis {
-            Basis::Alone => Self::ALONE,
-            Basis::Cluster => 1,
-            Basis::Joining => 2,
-            Basis::LocalOnly { unheard } => 3 | u32::from(unheard) << 16,
-        };
         let verdict = match self.verdict {
             Verdict::Level => 0,
             Verdict::Open => 1,
             Verdict::Closed => 2,
             Verdict::Careful => 3,
         };
-        basis | verdict << 8
+        self.basis.0 | verdict << 8
     }
 
     #[inline]
     fn decode(word: u32) -> Self {
-        let basis = match word & 0xff {
-            0 => Basis::Alone,
-            1 => Basis::Cluster,
-            2 => Basis::Joining,
-            _ => Basis::LocalOnly { unheard: (word >> 16) as u16 },
-        };
-        let verdict = match word >> 8 & 0xff {
+        let basis = BasisWord(word & BasisWord::BITS);
+        let verdict = match word >> 8 & 0x3 {
             0 => Verdict::Level,
             1 => Verdict::Open,
             2 => Verdict::Closed,
@@ -133,10 +123,12 @@ impl Stance {
 pub(crate) struct Table {
     /// As it was when the table was made; see [`Table::limit`] for what it is now.
     limit: Limit,
-    id: u32,
+    id: u64,
     stance: AtomicU32,
     /// What is drawn on every key's level: the share of nodes that cannot be heard.
     pub(crate) drain: SharedFlow,
+    /// The same, where it does not change with time.
+    resting: AtomicI64,
     slab: Slab,
     index: DashMap<u32, ()>,
     room: Room,
@@ -185,9 +177,10 @@ impl Table {
         // millisecond; few enough that a small table stays small.
         let shards = (keys / 512).next_power_of_two().clamp(4, 512);
         let table = Self {
-            id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9),
+            id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             stance: AtomicU32::new(Stance::ALONE),
             drain: SharedFlow::default(),
+            resting: AtomicI64::new(0),
             // One more than the keys, for those that find no room.
             slab: Slab::new(keys + 1),
             index: DashMap::with_shard_amount(shards),
@@ -206,7 +199,8 @@ impl Table {
             },
             limit,
         };
-        table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
+        table.set_stance(Stance { basis: Basis::Alone.into(), verdict: Verdict::Level });
+        table.set_plain(plain::BY_WALL, !table.meter().needs_wall());
         table
     }
 
@@ -232,23 +226,41 @@ impl Table {
         self.lanes.sums()
     }
 
-    /// Decides on `cost` units, at most the capacity, for `key` at the coarse time `now`, and spends them if it allows
-    /// them. Before it refuses, it asks for the precise time if that could change its mind.
+    /// Counts a check.
     #[inline]
-    pub(crate) fn check(
+    pub(crate) fn count_check(&self) {
+        self.lanes.count_check();
+    }
+
+    /// Decides on `cost` units, at most the capacity, for `key` at the coarse time `now`, and spends them if it allows
+    /// them. Before it refuses, it asks for the precise time if that could change its mind. `slot` is where the key is taken to
+    /// be, or [`NO_SLOT`]. The check is counted already.
+    pub(crate) fn check_in(
         &self,
+        slot: u32,
         key: Key,
         cost: u64,
         now: Now,
         precise: impl Fn() -> Now + Copy,
     ) -> Decision<'_> {
-        self.lanes.count_check();
-        self.decide(self.slot_of(key), key, cost, now, precise, move |slot| self.remember(key, slot))
+        self.decide(slot, key, cost, now, precise, move |slot| self.remember(key, slot))
+    }
+
+    /// The same where a look at the coarse time found the level too low, or the bucket `full`.
+    pub(crate) fn check_again(
+        &self,
+        slot: u32,
+        key: Key,
+        cost: u64,
+        coarse: Now,
+        full: bool,
+        precise: impl Fn() -> Now + Copy,
+    ) -> Decision<'_> {
+        self.look_again(slot, key, cost, coarse, full, precise, move |slot| self.remember(key, slot))
     }
 
     /// The same for a caller that keeps the key's slot itself: `known` is where it was last, or [`NO_SLOT`], and is set
     /// right if it is elsewhere now.
-    #[inline]
     pub(crate) fn check_at(
         &self,
         known: &AtomicU32,
@@ -257,16 +269,24 @@ impl Table {
         now: Now,
         precise: impl Fn() -> Now + Copy,
     ) -> Decision<'_> {
-        self.lanes.count_check();
         let remember = move |slot| known.store(slot, Ordering::Relaxed);
         self.decide(known.load(Ordering::Relaxed), key, cost, now, precise, remember)
     }
 
+    /// Counts a check and decides it, wherever the key is.
+    #[cfg(test)]
+    pub(crate) fn check(
+        &self,
+        key: Key,
+        cost: u64,
+        now: Now,
+        precise: impl Fn() -> Now + Copy,
+    ) -> Decision<'_> {
+        self.count_check();
+        self.check_in(self.slot_of(key), key, cost, now, precise)
+    }
+
     /// Decides on the cell in `slot` if it is `key`'s, and otherwise where the key is found, which `witness` is told.
-    ///
-    /// What is here is what nearly every check goes through, and all that is put into its callers' code. Here and below,
-    /// each answer is made where it is returned, and the arguments are numbers: what is copied through memory in pieces of
-    /// another size than it was written in costs more than the decision.
     #[inline]
     fn decide(
         &self,
@@ -292,10 +312,10 @@ impl Table {
                     witness.spent(slot, key, spent);
                     return Decision::by_meter(&self.limit, true, basis, level, cost, now);
                 }
-                Outcome::Denied { level } => {
-                    return self.look_again(slot, key, cost, now, level, precise, witness);
+                Outcome::Denied { .. } => {
+                    return self.look_again(slot, key, cost, now, false, precise, witness);
                 }
-                Outcome::Full => return self.look_again(slot, key, cost, now, FULL, precise, witness),
+                Outcome::Full => return self.look_again(slot, key, cost, now, true, precise, witness),
                 Outcome::Gone | Outcome::Contended => {}
             }
         }
@@ -351,11 +371,11 @@ impl Table {
                             let decision = Decision::by_meter(limit, true, stance.basis, level, cost, now);
                             return Decision { waits, ..decision };
                         }
-                        Outcome::Denied { level } => {
-                            return self.look_again(slot, key, cost, now, level, precise, witness);
+                        Outcome::Denied { .. } => {
+                            return self.look_again(slot, key, cost, now, false, precise, witness);
                         }
                         Outcome::Full => {
-                            return self.look_again(slot, key, cost, now, FULL, precise, witness);
+                            return self.look_again(slot, key, cost, now, true, precise, witness);
                         }
                         Outcome::Gone | Outcome::Contended => {}
                     }
@@ -423,8 +443,8 @@ impl Table {
         }
     }
 
-    /// Looks once more, at the precise time if it matters, where a look at the coarse time found the level too low, or
-    /// [`FULL`]: before refusing, and before putting the lid on a full bucket.
+    /// Looks once more, at the precise time if it matters, where a look at the coarse time found the level too low, or the
+    /// bucket `full`: before refusing, and before putting the lid on a full bucket.
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
     #[inline(never)]
     fn look_again(
@@ -433,7 +453,7 @@ impl Table {
         key: Key,
         cost: u64,
         coarse: Now,
-        mut level: i64,
+        full: bool,
         precise: impl Fn() -> Now + Copy,
         witness: impl Witness + Copy,
     ) -> Decision<'_> {
@@ -444,45 +464,35 @@ impl Table {
         let quota = cell.quota();
         let limit = self.limit_at(quota);
         let (meter, still) = (limit.meter(), || self.has_still(cell, quota));
-        let (mut now, mut exact) = (coarse, false);
+        let holds = || cell.holds(key) && cell.quota() == quota;
+        // A window is full from its beginning on; there is no other time to put its lid on. But a refusal says when to try
+        // again, to the millisecond.
+        let mut exact = !(full && meter.needs_wall());
+        let mut now = if exact { precise() } else { coarse };
         loop {
-            if !exact && self.is_exactness_needed(level) {
-                (now, exact) = (precise(), true);
-            } else if level != FULL {
-                self.count_denied(slot, cell, cost, now);
-                let waits = self.waits(meter, key, level, cost, now);
-                if limit.punishes() {
-                    return self.punish(slot, cell, key, cost, level, waits, now);
-                }
-                return Decision { waits, ..Decision::by_meter(limit, false, basis, level, cost, now) };
-            }
             let (earned, drawn) = (meter.earned(self.own_time(key, now)), self.drawn(cell, now));
-            if level == FULL {
-                cell.level.put_lid_on(meter, earned, drawn, still);
-            } else {
-                cell.level.mend(meter, earned, drawn, still);
-            }
-            match self.spend(limit, cell, key, cost, now, 0) {
+            match cell.level.try_to_spend(meter, earned, drawn, 0, cost, holds) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);
                     let waits = self.waits(meter, key, level, cost, now);
                     return Decision { waits, ..Decision::by_meter(limit, true, basis, level, cost, now) };
                 }
-                Outcome::Full => level = FULL,
-                Outcome::Denied { level: seen } => level = seen,
-                Outcome::Gone | Outcome::Contended => {
-                    return self.decide_at_length(slot, key, cost, coarse, precise, witness);
+                Outcome::Full => cell.level.put_lid_on(meter, earned, drawn, still),
+                Outcome::Denied { .. } if !exact => (now, exact) = (precise(), true),
+                Outcome::Denied { level } if cell.level.mend(meter, earned, drawn, level, still) => {}
+                Outcome::Denied { level } => {
+                    self.count_denied(slot, cell, cost, now);
+                    let waits = self.waits(meter, key, level, cost, now);
+                    if limit.punishes() {
+                        return self.punish(slot, cell, key, cost, level, waits, now);
+                    }
+                    return Decision { waits, ..Decision::by_meter(limit, false, basis, level, cost, now) };
                 }
+                Outcome::Contended => {}
+                Outcome::Gone => return self.decide_at_length(slot, key, cost, coarse, precise, witness),
             }
         }
-    }
-
-    /// Whether a look at the precise time could answer otherwise than one at the coarse time, which found `level`. A
-    /// refusal always could: it says when to try again, to the millisecond.
-    fn is_exactness_needed(&self, level: i64) -> bool {
-        // A window is full from its beginning on; there is no other time to put its lid on.
-        level != FULL || !self.needs_wall()
     }
 
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
@@ -644,7 +654,7 @@ impl Table {
         if stance.verdict == Verdict::Level && careful {
             stance.verdict = Verdict::Careful;
         }
-        self.stance.store(stance.encode(), Ordering::Relaxed);
+        self.change_stance(BasisWord::BITS | Stance::VERDICT, stance.encode());
     }
 
     /// Sets what part of the capacity a new key starts with, from 0 to 1.

@@ -72,6 +72,12 @@ pub struct Now {
 }
 
 impl Now {
+    /// A moment of which the wall clock was not read.
+    #[inline(always)]
+    pub(crate) fn by_mono(mono: Timestamp) -> Self {
+        Self { mono, wall: WallTime::default() }
+    }
+
     /// The same moment shifted by `duration` on both clocks; saturates.
     pub fn after(self, duration: Duration) -> Self {
         Self {

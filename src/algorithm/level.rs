@@ -139,6 +139,36 @@ impl Level {
         }
     }
 
+    /// The same where nothing is drawn and nothing seldom is in the way; otherwise it says that the slot's key is gone, or
+    /// that the level is too low, also of a cost above the capacity.
+    #[inline(always)]
+    pub(crate) fn try_plainly(
+        &self,
+        meter: &Meter,
+        earned: u64,
+        cost: u64,
+        alive: impl Fn() -> bool,
+    ) -> Outcome {
+        let spent = self.spent.load(Ordering::Acquire);
+        // Marked, or spent to the end.
+        if spent > MOST_SPENT || !alive() {
+            return Outcome::Gone;
+        }
+        let used = self.offset.load(Ordering::Acquire).wrapping_add(spent.wrapping_mul(meter.unit));
+        let above = earned.wrapping_sub(used) as i64;
+        if above > meter.brim {
+            return Outcome::Full;
+        }
+        let (level, amount) = (above + meter.capacity, cost.wrapping_mul(meter.unit) as i64);
+        if level < amount || cost > meter.most {
+            return Outcome::Denied { level };
+        }
+        match self.spent.compare_exchange(spent, spent + cost, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => Outcome::Allowed { level: level - amount, spent: spent + cost },
+            Err(_) => Outcome::Contended,
+        }
+    }
+
     /// Spends as many of so many units as leave the level at `floor` or above, if that is the least of them; says how
     /// many, too.
     pub(crate) fn spend_down_to(
@@ -318,16 +348,29 @@ impl Level {
     /// Mends a level that no debt explains: the clock has jumped back. The level is then taken to be zero, so that
     /// the key neither starves until the clock has caught up nor starts full once more.
     ///
-    /// Returns whether there was anything to mend. Does nothing where the meter is not the key's any more, as `still` says.
+    /// Returns whether there was anything to mend in the level that was found. Does nothing where the meter is not the key's any
+    /// more, as `still` says.
+    #[inline]
+    pub(crate) fn mend(
+        &self,
+        meter: &Meter,
+        earned: u64,
+        drawn: i64,
+        found: i64,
+        still: impl Fn() -> bool,
+    ) -> bool {
+        // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.
+        found < -meter.max_debt.saturating_add(meter.capacity) && self.mend_deep(meter, earned, drawn, still)
+    }
+
     #[cold]
-    pub(crate) fn mend(&self, meter: &Meter, earned: u64, drawn: i64, still: impl Fn() -> bool) -> bool {
+    fn mend_deep(&self, meter: &Meter, earned: u64, drawn: i64, still: impl Fn() -> bool) -> bool {
         if meter.is_stock() {
             // No clock has a part in it.
             return false;
         }
         let offset = self.offset.load(Ordering::Acquire);
         let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !MARKS, offset);
-        // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.
         if level >= -meter.max_debt.saturating_add(meter.capacity) || !still() {
             return false;
         }
@@ -383,7 +426,7 @@ mod tests {
         let hour = meter.fixed(3_600_000) as u64;
         level.revive(&meter, hour, meter.capacity());
         assert!(matches!(level.try_to_spend(&meter, 0, 0, 0, 1, alive), Outcome::Denied { .. }));
-        assert!(level.mend(&meter, 0, 0, alive));
+        assert!(level.mend(&meter, 0, 0, level.read(&meter, 0, 0), alive));
         assert_eq!(level.read(&meter, 0, 0), 0);
         let later = meter.fixed(5) as u64;
         assert!(matches!(level.try_to_spend(&meter, later, 0, 0, 5, alive), Outcome::Allowed { .. }));

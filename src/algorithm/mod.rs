@@ -10,7 +10,7 @@
 //! where `offset` takes in all that is neither earned nor spent here: what was earned while the bucket was full
 //! (so that the level never exceeds the capacity), what other nodes spent, and what refunds gave back. `spent` is a
 //! whole number of units, so no rounding ever accumulates: a quota's rate is as exact as the product
-//! `time × rate`, which is one multiplication with a 64-bit reciprocal rate, right to one part in 2⁶².
+//! `time × rate`, which is one multiplication, with a rate right to one part in 2⁴⁰ or finer.
 //!
 //! Level and offset are compared by wrapping subtraction; the scale is chosen so that 300 years of earning fit.
 //! So a hundred idle years are nothing special, and a clock that jumps back shows as a level far below any debt
@@ -27,7 +27,7 @@ pub(crate) mod token_bucket;
 
 use std::time::Duration;
 
-use crate::time::{COARSE_NANOS, Now, saturating_nanos};
+use crate::time::{COARSE_NANOS, Now, Timestamp, saturating_nanos};
 use fixed_window::Steps;
 use token_bucket::Linear;
 
@@ -38,24 +38,33 @@ const MAX_SCALE: u32 = 32;
 
 /// Earnings and capacities stay below two to this power.
 const ROOM_BITS: u32 = 62;
+const MOST: u64 = (1 << ROOM_BITS) - 1;
 
 /// The arithmetic of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meter {
     /// One unit is `1 << scale`.
     scale: u32,
+    /// The same number; the product with it is found in fewer steps than by shifting.
+    unit: u64,
+    /// The most units that fixed point has room for.
+    most: u64,
     /// The highest level.
     capacity: i64,
     /// The lowest level that debts are allowed to reach, as a positive number.
     max_debt: i64,
     /// How near to the capacity a level may have reached it since the coarse clock's last step.
     near: i64,
+    /// That much below the capacity, which is counted as zero.
+    brim: i64,
+    /// What comes back continuously; nothing for windows and stocks.
+    steady: Linear,
     refill: Refill,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Refill {
-    Linear(Linear),
+    Steadily,
     Steps(Steps),
     /// Nothing comes back by itself: what is spent is given back, by its permit or when it has left the window.
     Never,
@@ -71,10 +80,14 @@ impl Meter {
         let linear = Linear::new(units, saturating_nanos(period), scale);
         Self {
             scale,
+            unit: 1 << scale,
+            most: MOST >> scale,
             capacity: fixed(capacity, scale),
             max_debt: fixed(max_debt, scale),
             near: linear.earned_in(COARSE_NANOS) as i64,
-            refill: Refill::Linear(linear),
+            brim: -(linear.earned_in(COARSE_NANOS) as i64),
+            steady: linear,
+            refill: Refill::Steadily,
         }
     }
 
@@ -93,7 +106,18 @@ impl Meter {
     /// Units that come back all at once, if they do by themselves.
     fn at_once(units: u64, scale: u32, refill: Refill) -> Self {
         let capacity = fixed(units, scale);
-        Self { scale, capacity, max_debt: capacity, near: 0, refill }
+        let steady = Linear::new(0, 1, 0);
+        Self {
+            scale,
+            unit: 1 << scale,
+            most: MOST >> scale,
+            capacity,
+            max_debt: capacity,
+            near: 0,
+            brim: 0,
+            steady,
+            refill,
+        }
     }
 
     /// A bucket of one unit, which may owe up to `queue` units for a request that costs more.
@@ -116,7 +140,7 @@ impl Meter {
 
     /// Whether units come back continuously.
     pub(crate) fn is_continuous(&self) -> bool {
-        matches!(self.refill, Refill::Linear(_))
+        self.refill == Refill::Steadily
     }
 
     /// One unit is `1 << scale`.
@@ -144,11 +168,17 @@ impl Meter {
         self.max_debt
     }
 
+    /// All that was earned since the clock's origin, where no wall clock is gone by.
+    #[inline(always)]
+    pub(crate) fn earned_steadily(&self, mono: Timestamp) -> u64 {
+        self.steady.earned(mono)
+    }
+
     /// All that was earned since the clock's origin.
     #[inline]
     pub(crate) fn earned(&self, now: Now) -> u64 {
         match &self.refill {
-            Refill::Linear(linear) => linear.earned(now.mono),
+            Refill::Steadily => self.steady.earned(now.mono),
             Refill::Steps(steps) => steps.earned(now.wall),
             Refill::Never => 0,
         }
@@ -163,7 +193,7 @@ impl Meter {
     /// The number of the current window, where there are windows.
     pub(crate) fn window(&self, now: Now) -> Option<u64> {
         match &self.refill {
-            Refill::Linear(_) | Refill::Never => None,
+            Refill::Steadily | Refill::Never => None,
             Refill::Steps(steps) => Some(steps.window(now.wall)),
         }
     }
@@ -176,7 +206,7 @@ impl Meter {
     /// Nanoseconds since the current window began, where there are windows.
     pub(crate) fn nanos_into_window(&self, now: Now) -> Option<u64> {
         match &self.refill {
-            Refill::Linear(_) | Refill::Never => None,
+            Refill::Steadily | Refill::Never => None,
             Refill::Steps(steps) => Some(steps.nanos_into(now.wall)),
         }
     }
@@ -185,7 +215,7 @@ impl Meter {
     pub(crate) fn nanos_to_earn(&self, amount: i64, now: Now) -> u64 {
         let Ok(amount @ 1..) = u64::try_from(amount) else { return 0 };
         match &self.refill {
-            Refill::Linear(linear) => linear.nanos_to_earn(amount),
+            Refill::Steadily => self.steady.nanos_to_earn(amount),
             Refill::Steps(steps) => steps.nanos_to_earn(amount, now.wall),
             Refill::Never => u64::MAX,
         }
@@ -194,7 +224,7 @@ impl Meter {
     /// What was earned in the `nanos` before `now`.
     pub(crate) fn earned_within(&self, nanos: u64, now: Now) -> u64 {
         match &self.refill {
-            Refill::Linear(linear) => linear.earned_in(nanos),
+            Refill::Steadily => self.steady.earned_in(nanos),
             Refill::Steps(steps) => steps.earned_within(nanos, now.wall),
             Refill::Never => 0,
         }
@@ -202,10 +232,7 @@ impl Meter {
 
     /// What may be spent before it is earned: what the next `nanos` bring for certain, where units come continuously.
     pub(crate) fn earned_ahead(&self, nanos: u64) -> u64 {
-        match &self.refill {
-            Refill::Linear(linear) => linear.earned_in(nanos),
-            Refill::Steps(_) | Refill::Never => 0,
-        }
+        self.steady.earned_in(nanos)
     }
 
     /// Whole units in fixed point; saturates.
@@ -240,8 +267,7 @@ impl Meter {
 
 #[inline]
 fn fixed(units: u64, scale: u32) -> i64 {
-    const TOP: u64 = (1 << ROOM_BITS) - 1;
-    if units > TOP >> scale { TOP as i64 } else { (units << scale) as i64 }
+    if units > MOST >> scale { MOST as i64 } else { (units << scale) as i64 }
 }
 
 /// The finest scale at which 300 years of earning, and four times the capacity, stay below 2⁶².
@@ -255,7 +281,6 @@ fn scale(units: u64, period: Duration, most: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Timestamp;
 
     #[test]
     fn rates_hold_to_one_part_in_a_million_for_a_hundred_years() {

@@ -5,15 +5,14 @@
 
 use crate::time::Timestamp;
 
-/// Earning in proportion to monotonic time: `(nanos × numerator) >> (64 + shift)`.
+/// Earning in proportion to monotonic time: `(nanos × rate) >> 64`.
 ///
-/// A meter's scale leaves room for 300 years of earning, so less than a half is earned a nanosecond, and the product's
-/// upper half holds all of it.
+/// A meter's scale leaves room for 300 years of earning, so less than a half is earned a nanosecond; and it is so fine that
+/// even one unit in 400 days is a rate of over 40 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Linear {
-    numerator: u64,
-    /// Below 64.
-    shift: u32,
+    /// What is earned in 2⁶⁴ nanoseconds.
+    rate: u64,
 }
 
 impl Linear {
@@ -21,12 +20,10 @@ impl Linear {
     pub(super) fn new(units: u64, period_nanos: u64, scale: u32) -> Self {
         let per_period = u128::from(units) << scale;
         let period = u128::from(period_nanos.max(1));
-        // The largest shift at which the rate still fits 64 bits, and the dividend 128.
-        let shift = (64..=per_period.leading_zeros().min(127))
-            .rev()
-            .find(|shift| (per_period << shift) / period <= u128::from(u64::MAX));
-        let shift = shift.unwrap_or(64);
-        Self { numerator: ((per_period << shift) / period) as u64, shift: shift - 64 }
+        // Below 2^127, since it is less than a half a nanosecond; in two steps, since a period's earnings have up to 96 bits.
+        let (whole, rest) = (per_period / period, per_period % period);
+        debug_assert_eq!(whole, 0, "more than one in a nanosecond");
+        Self { rate: u64::try_from((rest << 64) / period).unwrap_or(u64::MAX) }
     }
 
     #[inline]
@@ -36,15 +33,13 @@ impl Linear {
 
     #[inline]
     pub(super) fn earned_in(self, nanos: u64) -> u64 {
-        let high = (u128::from(nanos) * u128::from(self.numerator)) >> 64;
-        high as u64 >> self.shift
+        ((u128::from(nanos) * u128::from(self.rate)) >> 64) as u64
     }
 
     pub(super) fn nanos_to_earn(self, amount: u64) -> u64 {
         // One more than the product's floor can hide, so that a retry at that time does pass.
-        let wanted = (u128::from(amount) + 1) << 63;
-        let rate = u128::from(self.numerator) >> (self.shift + 1);
-        u64::try_from(wanted.div_ceil(rate.max(1))).unwrap_or(u64::MAX)
+        let wanted = (u128::from(amount) + 1) << 64;
+        u64::try_from(wanted.div_ceil(u128::from(self.rate.max(1)))).unwrap_or(u64::MAX)
     }
 }
 
@@ -55,7 +50,7 @@ mod tests {
     #[test]
     fn waiting_as_long_as_told_earns_what_was_asked() {
         for (units, period, scale) in [
-            (1000, 1_000_000_000, 20),
+            (1000, 1_000_000_000, 18),
             (5, 60_000_000_000, 32),
             (1, 34_560_000_000_000_000, 32),
             (10_000_000, 1_000_000_000, 5),

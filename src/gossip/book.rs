@@ -185,7 +185,7 @@ impl Book {
     pub(super) fn stand_alone(&mut self, now: Now) {
         self.cool_all(now);
         self.assume(0, 1, false, now);
-        self.table.set_stance(Stance { basis: Basis::Alone, verdict: Verdict::Level });
+        self.table.set_stance(Stance { basis: Basis::Alone.into(), verdict: Verdict::Level });
     }
 
     fn cool_all(&mut self, now: Now) {
@@ -568,7 +568,7 @@ impl Book {
         let so_far = drain.load();
         if so_far.rate != rate || so_far.later_rate != rate {
             let forever = Timestamp::from_nanos(u64::MAX);
-            drain.store(Flow {
+            self.table.set_drain(Flow {
                 base: so_far.at(now.mono),
                 from: now.mono,
                 rate,

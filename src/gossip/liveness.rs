@@ -136,7 +136,7 @@ impl Gossip {
                 OnPartition::Closed if unheard > 0 => Verdict::Closed,
                 _ => Verdict::Level,
             };
-            book.table.set_stance(Stance { basis: basis(joining), verdict });
+            book.table.set_stance(Stance { basis: basis(joining).into(), verdict });
             book.assume(unheard, nodes, joining, now);
         }
     }

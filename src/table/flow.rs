@@ -48,6 +48,11 @@ impl Rate {
 }
 
 impl Flow {
+    /// What has run off, where it stays that.
+    pub(crate) fn at_rest(&self) -> Option<i64> {
+        (self.rate == Rate::default() && self.later_rate == Rate::default()).then_some(self.base)
+    }
+
     /// What has run off by `now`.
     #[inline]
     pub(crate) fn at(&self, now: Timestamp) -> i64 {

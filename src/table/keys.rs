@@ -6,22 +6,27 @@ use super::*;
 impl Table {
     /// The slot in which this thread last saw `key`, or [`NO_SLOT`].
     #[inline]
-    pub(super) fn recall(&self, key: Key) -> u32 {
+    pub(crate) fn recall(&self, key: Key) -> u32 {
+        u32::try_from(self.recall_at_once(key)).unwrap_or(NO_SLOT)
+    }
+
+    /// The slot in which this thread last saw `key`, or some number beyond all slots.
+    #[inline(always)]
+    pub(crate) fn recall_at_once(&self, key: Key) -> u64 {
         let (place, tag) = self.place(key);
-        let word = RECENT_SLOTS.try_with(|slots| slots[place].get()).unwrap_or(u64::MAX);
-        if (word >> 32) as u32 == tag { word as u32 } else { NO_SLOT }
+        RECENT_SLOTS.try_with(|slots| slots[place].get()).map_or(u64::MAX, |word| word ^ tag)
     }
 
     /// The slot that holds `key`, which the thread remembers; or [`NO_SLOT`].
     #[inline(never)]
-    pub(super) fn look_up(&self, key: Key) -> u32 {
+    pub(crate) fn look_up(&self, key: Key) -> u32 {
         let found = self.find(key);
         found.inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
     }
 
     /// Where `key` is, as far as this thread remembers, or else as it is found.
     #[inline]
-    pub(super) fn slot_of(&self, key: Key) -> u32 {
+    pub(crate) fn slot_of(&self, key: Key) -> u32 {
         match self.recall(key) {
             NO_SLOT => self.look_up(key),
             slot => slot,
@@ -31,13 +36,15 @@ impl Table {
     #[inline]
     pub(super) fn remember(&self, key: Key, slot: u32) {
         let (place, tag) = self.place(key);
-        let _ = RECENT_SLOTS.try_with(|slots| slots[place].set(u64::from(tag) << 32 | u64::from(slot)));
+        let _ = RECENT_SLOTS.try_with(|slots| slots[place].set(tag ^ u64::from(slot)));
     }
 
+    /// Where a thread remembers the key's slot, and what it is remembered under: the lower half of the word is of the slot too, so
+    /// that what remains of both where they are of one key is the slot.
     #[inline]
-    pub(super) fn place(&self, key: Key) -> (usize, u32) {
+    fn place(&self, key: Key) -> (usize, u64) {
         let digest = key.digest();
-        ((digest as u32 ^ self.id) as usize % RECENT, (digest >> 96) as u32 ^ self.id)
+        ((digest as u64 ^ self.id) as usize % RECENT, (digest >> 64) as u64 ^ self.id)
     }
 
     /// Looks `key` up for this thread to remember, and touches its cell: of many keys at once, so that the processor waits

@@ -93,6 +93,13 @@ impl Lanes {
         self.add_one(|lane| &lane.checks);
     }
 
+    /// The same for a thread that has a lane of its own; `false` where it has none, or not yet, and nothing is counted.
+    #[inline(always)]
+    pub(super) fn count_check_alone(&self) -> bool {
+        let [own @ .., _] = &*self.0;
+        own.get(lane()).map(|lane| add_alone(&lane.checks)).is_some()
+    }
+
     #[inline]
     pub(super) fn count_denial(&self) {
         self.add_one(|lane| &lane.denials);

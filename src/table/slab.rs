@@ -158,7 +158,12 @@ impl Slab {
     /// The cell in this slot, if its chunk has been allocated.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Cell> {
-        let slot = slot as usize;
+        self.get_at(slot as usize)
+    }
+
+    /// The same for any number.
+    #[inline(always)]
+    pub(super) fn get_at(&self, slot: usize) -> Option<&Cell> {
         if slot < CHUNK {
             return Some(&self.first.get()?[slot]);
         }

@@ -9,7 +9,7 @@ use crate::{
     memory::held_by,
     report::{Row, Target},
     served::Served,
-    subjects::{ClockReading, Governor, Guard, Plan, Subject, cached_clock, governor},
+    subjects::{Bare, ClockReading, Governor, Guard, Plan, Subject, cached_clock, governor},
 };
 
 pub const RATEMESH: &str = "ratemesh";
@@ -19,6 +19,7 @@ pub const GOVERNOR: &str = "governor";
 pub const CACHED: &str = "governor, cached clock";
 pub const RATEGUARD: &str = "rateguard";
 pub const INSTANT: &str = "Instant::now";
+pub const BARE_LINES: &str = "bare lines";
 const BARE: &str = "no layer";
 
 /// Where a limiter of ratemesh comes from: one of a plan, alone; or, with live peers, one of a mesh.
@@ -162,6 +163,9 @@ impl<'a> Bench<'a> {
         let keys = Keys::new(&self.strings[..keys]);
         let mut runners = self.runners(plan, &keys)?;
         runners.push(Runner::in_turn(RATEGUARD, Guard::new(plan, keys.first.len())?, &keys));
+        if plan == Plan::Ample {
+            runners.push(Runner::in_turn(BARE_LINES, Bare::new(keys.first.len()), &keys));
+        }
         self.medians(plan, &mut runners)
     }
 

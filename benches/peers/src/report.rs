@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cases::{CACHED, GOVERNOR, HANDLE, INSTANT, LIVE, MEMORY, RATEGUARD, RATEMESH};
+use crate::cases::{BARE_LINES, CACHED, GOVERNOR, HANDLE, INSTANT, LIVE, MEMORY, RATEGUARD, RATEMESH};
 
 /// One figure may be so many times another at most.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Row {
     }
 }
 
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 8] = [
     (HANDLE, "handle"),
     (RATEMESH, "ratemesh"),
     (LIVE, "live"),
@@ -53,6 +53,7 @@ const COLUMNS: [(&str, &str); 7] = [
     (CACHED, "cached"),
     (RATEGUARD, "rateguard"),
     (INSTANT, "Instant"),
+    (BARE_LINES, "bare lines"),
 ];
 
 /// Prints the table's head.

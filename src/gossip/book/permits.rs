@@ -45,7 +45,7 @@ impl Book {
         let base = if shared { part.saturating_mul(missing as i64) } else { 0 };
         let drain = &self.table.drain;
         if base != 0 || !drain.is_unset() {
-            drain.store(Flow { base, from: now.mono, ..Flow::default() });
+            self.table.set_drain(Flow { base, from: now.mono, ..Flow::default() });
         }
     }
 
