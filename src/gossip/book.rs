@@ -469,7 +469,7 @@ impl Book {
         let retired =
             |ledger: &Ledger, entry: &Entry| ledger.is_retired(entry, entry.actor == me, epoch, now.mono);
         let over: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).copied().collect();
+            self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).collect();
         if !over.is_empty() {
             let newest = self.newest_own(me, slot);
             self.ledger.retain(

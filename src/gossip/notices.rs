@@ -305,7 +305,7 @@ impl Gossip {
         let Some(book) = self.books.get_mut(limit) else { return };
         let Some(slot) = book.table.find(key) else { return };
         let epoch = book.epoch(now);
-        let entries: Vec<_> = book.ledger.entries(slot).copied().collect();
+        let entries: Vec<_> = book.ledger.entries(slot).collect();
         let mut own = Vec::new();
         for entry in entries {
             // This node's share of the current epoch goes by its cell.

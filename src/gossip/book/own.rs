@@ -99,7 +99,7 @@ impl Book {
     /// at the cell's base, and each earlier one ends where the next begins.
     fn own_of(&self, me: ActorIndex, slot: u32, cell: &Cell, end: u64) -> Option<Entry> {
         let mut own: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| entry.actor == me).copied().collect();
+            self.ledger.entries(slot).filter(|entry| entry.actor == me).collect();
         own.sort_by(|a, b| (b.epoch.wrapping_sub(a.epoch) as i16).cmp(&0));
         let mut until = cell.base.load(Ordering::Acquire);
         own.into_iter().skip(1).find(|entry| {
@@ -117,7 +117,7 @@ impl Book {
 
     pub(super) fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
         let own = self.ledger.entries(slot).filter(|entry| entry.actor == me);
-        own.copied().reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
+        own.reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
     }
 
     /// Publishes a key that has changed; one that changes fast becomes a hot one.
