@@ -237,6 +237,11 @@ impl Ledger {
         self.change(slot, actor, epoch, |entry| entry.version = version as u32);
     }
 
+    /// Has a key's record brought near.
+    pub(crate) fn approach(&self, slot: u32) -> u32 {
+        self.records.get(slot).map_or(0, |record| record.seen)
+    }
+
     fn push(&mut self, slot: u32, entry: Entry) {
         self.shares += 1;
         let record = self.records.allocated(slot);

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    actors::Change,
     hot::{Heat, HotKeys, Look},
     message::Item,
 };
@@ -422,22 +423,45 @@ impl Book {
         }
     }
 
-    /// The newest state of a share, to send.
-    pub(super) fn item(
+    /// Whether no later change of the same share is to be told of.
+    pub(super) fn is_newest(&self, actor: ActorIndex, change: &Change) -> bool {
+        let entry = self.ledger.entry(change.slot, actor, change.epoch);
+        entry.is_some_and(|entry| entry.version == change.version as u32)
+    }
+
+    /// What to send of a change: the newest state of its share, unless a later change is that.
+    pub(super) fn changed(
         &self,
         me: ActorIndex,
         actor: ActorIndex,
-        slot: u32,
-        epoch: u16,
+        change: &Change,
         now: Now,
     ) -> Option<Item> {
-        let entry = self.ledger.entry(slot, actor, epoch)?;
-        let key = self.table.cell(slot)?.key();
+        let Change { version, limit, span_ms, .. } = *change;
+        let entry = self.ledger.entry(change.slot, actor, change.epoch)?;
+        let is_newest = entry.version == version as u32;
+        let item = if is_newest { self.item(me, change.slot, &entry, now) } else { None };
+        Some(Item { version, limit, span_ms, ..item? })
+    }
+
+    /// The newest state of a share, to send.
+    pub(super) fn item(&self, me: ActorIndex, slot: u32, entry: &Entry, now: Now) -> Option<Item> {
+        let cell = self.table.cell(slot)?;
         // Own shares, too: they wait for their round after they were written.
         let age = u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX);
-        let statement =
-            if actor == me { self.hot.own_statement(slot) } else { self.hot.statement_of(slot, actor) };
-        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, statement })
+        let statement = match cell.forecast.load(Ordering::Relaxed) {
+            0 => None,
+            _ if entry.actor == me => self.hot.own_statement(slot),
+            _ => self.hot.statement_of(slot, entry.actor),
+        };
+        let (epoch, share) = (entry.epoch, entry.share);
+        Some(Item { version: 0, limit: 0, epoch, key: cell.key(), share, age, span_ms: 0, statement })
+    }
+
+    /// Has the memory brought near that [`changed`](Self::changed) reads.
+    pub(super) fn approach(&self, slot: u32) -> u64 {
+        let cell = self.table.cell(slot).map_or(0, |cell| cell.flush_at.load(Ordering::Relaxed));
+        cell ^ u64::from(self.ledger.approach(slot))
     }
 
     /// Looks at the next `count` slots: drops the shares that have retired, and gives up the keys that have drained.

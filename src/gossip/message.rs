@@ -329,6 +329,22 @@ impl FrameWriter {
         writer
     }
 
+    /// A writer of groups alone, to be [appended](Self::append) to frames.
+    pub(crate) fn of_groups(capacity: usize) -> Self {
+        let bytes = Bytes(Vec::with_capacity(capacity));
+        Self { encoder: EncoderImpl::new(bytes, frame_config()), at: At::default() }
+    }
+
+    /// What was written.
+    pub(crate) fn into_groups(self) -> Vec<u8> {
+        self.encoder.into_writer().0
+    }
+
+    /// Adds groups that were written elsewhere.
+    pub(crate) fn append(&mut self, groups: &[u8]) {
+        let _ = self.encoder.writer().write(groups);
+    }
+
     #[inline]
     fn put(&mut self, value: &impl Encode) {
         // Writing to memory cannot fail.

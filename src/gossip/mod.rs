@@ -35,6 +35,7 @@
 
 mod actors;
 mod book;
+mod bulk;
 mod hot;
 mod liveness;
 pub(crate) mod message;
@@ -68,6 +69,9 @@ pub(crate) const DIRECT_NODES: usize = 4;
 
 /// How long a node that stood still reads before it speaks.
 const READING: Duration = Duration::from_millis(2);
+
+/// Changes between two rounds that are kept apart because they cannot wait.
+const MAX_URGENT: usize = 4_096;
 
 /// Random peers a round in larger ones, unless set otherwise.
 const FANOUT: usize = 3;
@@ -179,6 +183,8 @@ pub(crate) struct Gossip {
     renewals: u64,
     renewed_at: Option<Timestamp>,
     slots: Vec<u32>,
+    /// This node's latest changes that could not wait for a heartbeat.
+    urgent: Vec<Change>,
 }
 
 struct Timers {
@@ -250,6 +256,7 @@ impl Gossip {
             renewals: 0,
             renewed_at: None,
             slots: Vec::new(),
+            urgent: Vec::new(),
             nodes,
             config,
         };
@@ -364,18 +371,42 @@ impl Gossip {
     /// Notes a change of one of this node's own shares.
     fn note_own(&mut self, limit: usize, slot: u32, published: Published) {
         let ended = self.books.get_mut(limit).map(Book::take_ended).unwrap_or_default();
-        for (slot, published) in ended.into_iter().chain([(slot, published)]) {
+        for (slot, published) in ended {
             self.note_change(limit, slot, published);
+        }
+        self.note_change(limit, slot, published);
+    }
+
+    /// The same of one that cannot wait.
+    fn note_urgent(&mut self, limit: usize, slot: u32, published: Published) {
+        self.note_own(limit, slot, published);
+        if self.urgent.len() < MAX_URGENT {
+            self.urgent.extend(self.actors.get(self.me).and_then(|me| me.log().next_back()).copied());
         }
     }
 
     fn note_change(&mut self, limit: usize, slot: u32, published: Published) {
-        if let Some(me) = self.actors.get_mut(self.me) {
-            me.clock += 1;
-            let version = me.clock;
-            let Published { epoch, span_ms, first } = published;
-            me.shares += usize::from(first);
-            me.note(Change { version, limit: limit as u16, epoch, slot, span_ms });
+        let Some(me) = self.actors.get_mut(self.me) else { return };
+        me.clock += 1;
+        let version = me.clock;
+        let Published { epoch, span_ms, first } = published;
+        me.shares += usize::from(first);
+        self.log(self.me, Change { version, limit: limit as u16, epoch, slot, span_ms });
+    }
+
+    /// Puts a change into its actor's log.
+    fn log(&mut self, actor: ActorIndex, change: Change) {
+        let Some(state) = self.actors.get_mut(actor) else { return };
+        state.note(change);
+        if let Some(book) = self.books.get_mut(usize::from(change.limit)) {
+            book.ledger.note_version(change.slot, actor, change.epoch, change.version);
+        }
+        if state.is_long() {
+            let books = &self.books;
+            state.compact(|change| {
+                let book = books.get(usize::from(change.limit));
+                book.is_some_and(|book| book.is_newest(actor, change))
+            });
         }
     }
 

@@ -12,16 +12,62 @@ pub(super) struct Known {
     pub(super) acked: u64,
     /// It was sent every change up to here.
     pub(super) sent: u64,
-    /// When.
-    pub(super) sent_at: Timestamp,
     /// Every change up to here was sent in streams, which lose nothing while the connection stands.
     pub(super) streamed: u64,
-    /// Until when they are given to be taken in.
-    pub(super) streamed_until: Timestamp,
+    /// Since when an acknowledgement of more than this is waited for.
+    waits_since: Timestamp,
+    /// How often it was waited for in vain since the last one.
+    tries: u8,
     /// When it was last seen to have as much as this node.
     pub(super) level_at: Timestamp,
     /// Until when it is told at once of what it should have heard directly, for it lately did not.
     pub(super) relayed_until: Timestamp,
+}
+
+/// A peer that does not acknowledge is waited for twice as long each time, up to so many doublings: one that has much to take
+/// in must not be sent it once more meanwhile.
+const MOST_DOUBLINGS: u8 = 5;
+/// What is in streams is not lost, only slow to be taken in: it is waited for so much longer.
+const STREAMED_LONGER: u32 = 8;
+
+impl Known {
+    /// Notes that every change up to `version` has been sent.
+    pub(super) fn note_sent(&mut self, version: u64, streamed: bool, now: Timestamp) {
+        if self.sent <= self.acked {
+            self.waits_since = now;
+        }
+        self.sent = self.sent.max(version);
+        if streamed {
+            self.streamed = self.sent;
+        }
+    }
+
+    fn acknowledge(&mut self, version: u64, now: Timestamp) {
+        if version > self.acked {
+            self.acked = version;
+            (self.waits_since, self.tries) = (now, 0);
+        }
+    }
+
+    /// Whether a part of what was sent in streams is not acknowledged.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.streamed > self.acked
+    }
+
+    /// Takes what was sent for lost where its acknowledgement is overdue by what is `usual`.
+    pub(super) fn give_up_overdue(&mut self, usual: Duration, now: Timestamp) {
+        let longer = if self.is_streaming() { STREAMED_LONGER } else { 1 };
+        let patience = usual.saturating_mul(longer << self.tries.min(MOST_DOUBLINGS));
+        if self.sent > self.acked && now.since(self.waits_since) >= patience {
+            (self.sent, self.streamed) = (self.acked, self.acked);
+            self.tries = self.tries.saturating_add(1);
+        }
+    }
+
+    /// From which version on it is to be told of changes.
+    pub(super) fn told(&self) -> u64 {
+        self.acked.max(self.sent)
+    }
 }
 
 /// One other node.
@@ -234,9 +280,8 @@ impl Peer {
     }
 
     /// The peer has shown that it has every change of `actor` up to `version`.
-    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64) {
-        let known = self.known_mut(actor);
-        known.acked = known.acked.max(version);
+    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64, now: Timestamp) {
+        self.known_mut(actor).acknowledge(version, now);
     }
 
     /// Forgets what it has of an actor whose index goes to another.

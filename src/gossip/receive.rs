@@ -27,6 +27,8 @@ const MAX_JUMP: u64 = 1 << 16;
 const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// A node whose places are all taken gives one up for a hello once in so long: it means a walk through all ledgers.
 const GIVE_UP_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Actors of which one frame's changes are acknowledged at once.
+const MAX_CONFIRMED: usize = 8;
 /// Parts of a frame that are read ahead: what they are about fits into the processor's nearest memory, and into what a
 /// thread remembers.
 const LOOK_AHEAD: usize = 64;
@@ -47,7 +49,7 @@ impl Gossip {
         &mut self,
         now: Now,
         from: NodeIndex,
-        _channel: Channel,
+        channel: Channel,
         payload: &[u8],
     ) -> Result<(), ProtocolError> {
         let Some(peer) = self.peer_mut(from) else { return Ok(()) };
@@ -56,21 +58,33 @@ impl Gossip {
         for book in &mut self.books {
             book.turn(self.me, now);
         }
-        let taken = message::decode(payload).and_then(|message| self.take(from, message, now));
+        let taken = message::decode(payload).and_then(|message| self.take(from, channel, message, now));
         taken.map_err(|error| {
             self.refused.malformed += 1;
             ProtocolError(error.to_string())
         })
     }
 
-    fn take(&mut self, from: NodeIndex, message: Message<'_>, now: Now) -> Result<(), Malformed> {
+    fn take(
+        &mut self,
+        from: NodeIndex,
+        channel: Channel,
+        message: Message<'_>,
+        now: Now,
+    ) -> Result<(), Malformed> {
         match message {
             Message::Hello(hello) => {
                 check_progress(&hello.progress, hello.nodes.len())?;
                 self.take_hello(from, hello, now);
                 Ok(())
             }
-            Message::Frame(frame) => self.take_frame(from, frame, now),
+            Message::Frame(frame) => {
+                let actors = self.take_frame(from, frame, now)?;
+                if channel == Channel::Stream && !actors.is_empty() {
+                    self.confirm(from, &actors, now);
+                }
+                Ok(())
+            }
             Message::SyncRequest(request) => {
                 check_progress(&request.progress, self.numbered(from))?;
                 self.start_sync(from, request, now);
@@ -192,11 +206,17 @@ impl Gossip {
         peer.skew_noted = skewed.is_some();
     }
 
-    fn take_frame(&mut self, from: NodeIndex, mut frame: FrameReader<'_>, now: Now) -> Result<(), Malformed> {
-        let Some(peer) = self.peer_mut(from) else { return Ok(()) };
+    /// Takes in a frame, and returns of which actors it told changes.
+    fn take_frame(
+        &mut self,
+        from: NodeIndex,
+        mut frame: FrameReader<'_>,
+        now: Now,
+    ) -> Result<Vec<ActorIndex>, Malformed> {
+        let Some(peer) = self.peer_mut(from) else { return Ok(Vec::new()) };
         if !peer.is_ready() {
             // Its hello, which says what its numbers mean, is still under way.
-            return Ok(());
+            return Ok(Vec::new());
         }
         peer.echo = Some((frame.header.sent_at, now.mono));
         peer.note_transit(frame.header.sent_at, wire_micros(now.mono));
@@ -218,8 +238,8 @@ impl Gossip {
         from: NodeIndex,
         frame: &mut FrameReader<'_>,
         now: Now,
-    ) -> Result<(), Malformed> {
-        let mut group = None;
+    ) -> Result<Vec<ActorIndex>, Malformed> {
+        let (mut group, mut actors) = (None, Vec::new());
         let mut ahead = frame.again()?;
         let mut taken = 0;
         while let Some(part) = frame.next()? {
@@ -238,11 +258,14 @@ impl Gossip {
                 Part::GroupEnd { to } => {
                     if let Some(group) = group.take().filter(|_| to > 0) {
                         self.close_group(from, &group, to, now);
+                        if actors.len() < MAX_CONFIRMED && actors.last() != Some(&group.actor) {
+                            actors.push(group.actor);
+                        }
                     }
                 }
             }
         }
-        Ok(())
+        Ok(actors)
     }
 
     /// Reads the next parts of a frame for the keys that they are about: each is somewhere else in memory, and what they
@@ -308,7 +331,7 @@ impl Gossip {
             return;
         }
         if let Some(peer) = self.peer_mut(from) {
-            peer.acknowledge(actor, version.min(message::MAX_VERSION));
+            peer.acknowledge(actor, version.min(message::MAX_VERSION), now.mono);
         }
     }
 
@@ -322,6 +345,11 @@ impl Gossip {
             && let Some(me) = self.actors.get_mut(self.me)
         {
             me.renumber_beyond(version);
+            for change in me.log() {
+                if let Some(book) = self.books.get_mut(usize::from(change.limit)) {
+                    book.ledger.renumber(change.slot, self.me, change.epoch, change.version);
+                }
+            }
         }
     }
 
@@ -373,15 +401,8 @@ impl Gossip {
             Ok(taken) => {
                 self.note_taken(from, usize::from(limit), actor, item.epoch, &taken, now);
                 if taken.news && self.nodes.len() > 2 {
-                    if let Some(state) = self.actors.get_mut(actor) {
-                        state.note(Change {
-                            version: item.version,
-                            limit,
-                            epoch: item.epoch,
-                            slot: taken.slot,
-                            span_ms: item.span_ms,
-                        });
-                    }
+                    let Item { version, epoch, span_ms, .. } = item;
+                    self.log(actor, Change { version, limit, epoch, slot: taken.slot, span_ms });
                     self.timers.round_wanted |= taken.urgent && !self.is_direct();
                 }
             }
@@ -479,7 +500,7 @@ impl Gossip {
         self.publish_changed(usize::MAX, now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
-                self.tell(peer, false, true, now);
+                self.tell(peer, false, true, &mut Vec::new(), now);
             }
         }
         let former = self.me;

@@ -487,7 +487,7 @@ impl Gossip {
         self.spread_notices(now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
-                self.tell(peer, false, true, now);
+                self.tell(peer, false, true, &mut Vec::new(), now);
                 self.push(peer, Channel::Stream, message::leave());
             }
         }

@@ -98,8 +98,7 @@ impl Book {
     /// This node's share of an ended epoch that holds the unit up to which a slot's count came to `end`: the newest begins
     /// at the cell's base, and each earlier one ends where the next begins.
     fn own_of(&self, me: ActorIndex, slot: u32, cell: &Cell, end: u64) -> Option<Entry> {
-        let mut own: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| entry.actor == me).collect();
+        let mut own: Vec<Entry> = self.ledger.entries(slot).filter(|entry| entry.actor == me).collect();
         own.sort_by(|a, b| (b.epoch.wrapping_sub(a.epoch) as i16).cmp(&0));
         let mut until = cell.base.load(Ordering::Acquire);
         own.into_iter().skip(1).find(|entry| {
