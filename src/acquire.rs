@@ -152,7 +152,7 @@ impl<'a> Wanted<'a> {
 
     async fn wait(self) -> Result<Permit, Refusal<'a>> {
         let Self { bands, clock, lines, key, listed, cost, timeout } = self;
-        bands.limit().check_fits(cost)?;
+        bands.check_fits(key, cost)?;
         let look = bands.look(key, listed, cost, clock.precise());
         // Who is let through uncounted, or kept out, has nothing to wait for.
         if !lines.has(key) || look.is_exempt() || look.is_kept_out() {
@@ -163,7 +163,7 @@ impl<'a> Wanted<'a> {
         }
         let start = clock.precise();
         let until = timeout.map(|timeout| start.mono.after(timeout));
-        let Some((place, before)) = lines.join(key, cost, bands.limit().queue()) else {
+        let Some((place, before)) = lines.join(key, cost, bands.queue_of(key)) else {
             return Err(Refusal::QueueFull(bands.peek(key, cost, start)));
         };
         let least = bands.nanos_until(key, before.saturating_add(cost), start);

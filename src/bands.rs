@@ -7,10 +7,11 @@
 //! spent on in order. Should one refuse now, because of a request between the look and the spending, what the earlier ones
 //! spent is given back; in that moment, and only then, others may find units spent that were only tried for.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{
     decision::Decision,
+    error::CostError,
     key::Key,
     limit::{Limit, MAX_BANDS},
     lists::Override,
@@ -75,6 +76,25 @@ impl Bands {
 
     pub(crate) fn limit(&self) -> &Limit {
         self.first.limit()
+    }
+
+    /// Whether `cost` can ever pass for a key.
+    #[inline]
+    pub(crate) fn check_fits(&self, key: Key, cost: u64) -> Result<(), CostError> {
+        self.first.check_fits(key, cost)
+    }
+
+    /// For how many units requests may wait at a time for a key.
+    #[cfg(feature = "acquire")]
+    pub(crate) fn queue_of(&self, key: Key) -> u64 {
+        self.first.queue_of(key)
+    }
+
+    /// What the limit's lists say of the network of an address, unless an override gives its key a quota of its own.
+    #[inline]
+    pub(crate) fn listed(&self, address: IpAddr, key: Key) -> Option<Override> {
+        let listed = self.limit().lists()?.find(address)?;
+        (!self.first.has_own_quota(key)).then_some(listed)
     }
 
     pub(crate) fn is_single(&self) -> bool {
@@ -153,7 +173,8 @@ impl Bands {
     #[cfg(feature = "acquire")]
     pub(crate) fn nanos_until(&self, key: Key, units: u64, now: Now) -> u64 {
         let wait = |table: &Arc<Table>| {
-            let (meter, look) = (table.meter(), table.peek(key, 0, now));
+            let look = table.peek(key, 0, now);
+            let meter = look.limit.meter();
             if meter.is_stock() {
                 // What comes back when somebody gives it back may come at once.
                 return 0;
@@ -302,8 +323,10 @@ pub(crate) fn decide_all<'a>(
 }
 
 impl<'a> Part<'a> {
+    /// Whether its cost is above what its quota can ever hold; what is exempt from a quota is so at any cost.
     fn never_passes(&self) -> bool {
-        self.table.limit().check_fits(self.cost).is_err()
+        self.table.check_fits(self.key, self.cost).is_err()
+            && !self.table.peek(self.key, self.cost, self.now).is_exempt()
     }
 
     fn look(&self) -> Decision<'a> {
@@ -311,12 +334,12 @@ impl<'a> Part<'a> {
             return self.table.decide_listed(listed, self.key, self.cost, self.now, false);
         }
         let look = self.table.peek(self.key, self.cost, self.now);
-        let ahead = self.table.meter().earned_ahead(self.ahead);
+        let ahead = look.limit.meter().earned_ahead(self.ahead);
         // What the level alone refuses may yet be spent ahead.
         let comes = self.ahead > 0
             && !look.allowed
             && !look.is_kept_out()
-            && look.level.saturating_add_unsigned(ahead) >= self.table.meter().need(self.cost);
+            && look.level.saturating_add_unsigned(ahead) >= look.limit.meter().need(self.cost);
         Decision { allowed: (look.allowed || comes) && !self.never_passes(), ..look }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::decision::Decision;
+use crate::{decision::Decision, limit::LimitError};
 
 /// A cost that can never pass: it is above what the limit holds. Nothing was spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl fmt::Display for OwnedRefusal {
 impl std::error::Error for OwnedRefusal {}
 
 /// Why a key was not banned, unbanned, overridden or reset. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleError {
     /// The duration is zero, or longer than [`MAX_BAN`](crate::MAX_BAN).
@@ -179,6 +179,11 @@ pub enum RuleError {
     NoRoom,
     /// This key has been written about as often as can be counted. It can be again when what stands of it has ended.
     NoVersions,
+    /// The quota for the key cannot stand, and why; its period has to be the limit's where that has windows or permits.
+    Quota(Box<LimitError>),
+    /// More different quotas than a limit can have in the life of a process: two and a half times
+    /// [`MAX_QUOTAS`](crate::MAX_QUOTAS), those included that it had before it was changed.
+    TooManyQuotas,
 }
 
 impl fmt::Display for RuleError {
@@ -192,6 +197,10 @@ impl fmt::Display for RuleError {
             }
             Self::NoVersions => f.write_str(
                 "the key has been written about too often; wait until what stands of it has ended",
+            ),
+            Self::Quota(error) => write!(f, "the key's own quota: {error}"),
+            Self::TooManyQuotas => f.write_str(
+                "the limit has had too many different quotas since the start; give keys one that it knows already, or start anew",
             ),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    net::IpAddr,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -48,8 +49,8 @@ pub struct KeyHandle {
     key: Key,
     /// Where the key was last, which its cell confirms or denies.
     slot: AtomicU32,
-    /// What the limit's lists say of the network of the address that the key is.
-    listed: Option<Override>,
+    /// The address that the key is, if it is one: the limit's lists may say something of its network.
+    address: Option<IpAddr>,
     #[cfg(feature = "acquire")]
     lines: Arc<Lines>,
 }
@@ -59,7 +60,7 @@ impl KeyHandle {
         bands: Bands,
         clock: Clock,
         key: Key,
-        listed: Option<Override>,
+        address: Option<IpAddr>,
         #[cfg(feature = "acquire")] lines: Arc<Lines>,
     ) -> Self {
         Self {
@@ -67,7 +68,7 @@ impl KeyHandle {
             clock,
             key,
             slot: AtomicU32::new(NO_SLOT),
-            listed,
+            address,
             #[cfg(feature = "acquire")]
             lines,
         }
@@ -85,20 +86,26 @@ impl KeyHandle {
     /// A cost above the limit's capacity could never pass; nothing is spent.
     #[inline]
     pub fn check_cost(&self, cost: u64) -> Result<Decision<'_>, CostError> {
-        self.limit().check_fits(cost)?;
+        self.bands.check_fits(self.key, cost)?;
         Ok(self.decide(cost))
+    }
+
+    /// What the limit's lists say of the network of the address that the key is.
+    #[inline]
+    fn listed(&self) -> Option<Override> {
+        self.bands.listed(self.address?, self.key)
     }
 
     // Compiled here, once, and not again in each crate that checks.
     fn decide(&self, cost: u64) -> Decision<'_> {
-        if let Some(listed) = self.listed {
+        if let Some(listed) = self.listed() {
             return self.bands.first().decide_listed(listed, self.key, cost, self.clock.precise(), true);
         }
         if !self.bands.is_single() {
             return self.bands.check(self.key, cost, self.clock.precise());
         }
         let table = self.bands.first();
-        let wall = table.meter().needs_wall();
+        let wall = table.needs_wall();
         table.check_at(&self.slot, self.key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
     }
 
@@ -107,8 +114,8 @@ impl KeyHandle {
     /// # Errors
     /// What was refused, and until when. Nothing is spent.
     pub fn reserve(&self, cost: u64) -> Result<Permit, Refusal<'_>> {
-        self.limit().check_fits(cost)?;
-        Permit::reserve(&self.bands, &self.clock, self.key, self.listed, cost)
+        self.bands.check_fits(self.key, cost)?;
+        Permit::reserve(&self.bands, &self.clock, self.key, self.listed(), cost)
     }
 
     /// Waits for units, like [`Limiter::acquire`](crate::Limiter::acquire), in the same line.
@@ -131,13 +138,13 @@ impl KeyHandle {
 
     #[cfg(feature = "acquire")]
     fn wanted(&self, cost: u64, timeout: Option<Duration>) -> Wanted<'_> {
-        let Self { bands, clock, lines, key, listed, .. } = self;
-        Wanted { bands, clock, lines, key: *key, listed: *listed, cost, timeout }
+        let Self { bands, clock, lines, key, .. } = self;
+        Wanted { bands, clock, lines, key: *key, listed: self.listed(), cost, timeout }
     }
 
     /// What [`check`](Self::check) would answer now; spends nothing, and takes no room for a new key.
     pub fn peek(&self) -> Decision<'_> {
-        self.bands.look(self.key, self.listed, 1, self.clock.precise())
+        self.bands.look(self.key, self.listed(), 1, self.clock.precise())
     }
 
     /// Gives units back, like [`Limiter::refund`](crate::Limiter::refund).
@@ -164,7 +171,7 @@ impl Clone for KeyHandle {
             clock: self.clock.clone(),
             key: self.key,
             slot,
-            listed: self.listed,
+            address: self.address,
             #[cfg(feature = "acquire")]
             lines: Arc::clone(&self.lines),
         }

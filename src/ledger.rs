@@ -370,12 +370,14 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return };
         let claimed = self.entries(slot).filter(|entry| counts(entry.actor));
         let claimed = claimed.fold(0_u64, |sum, entry| sum.saturating_add(entry.share.net()));
-        let held = claimed.min(table.limit().capacity().saturating_mul(2));
+        let _held = table.hold(slot);
+        let (limit, meter) = (table.limit_of(cell), table.meter_of(cell));
+        let held = claimed.min(limit.capacity().saturating_mul(2));
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }
         let Some(before) = self.held.get_mut(slot as usize) else { return };
-        cell.level.shift(table.meter().fixed(held).saturating_sub(table.meter().fixed(*before)));
+        cell.level.shift(meter.fixed(held).saturating_sub(meter.fixed(*before)));
         *before = held;
     }
 }
@@ -396,7 +398,7 @@ impl Ledger {
     /// Notes that a key that was taken in here was full until its first request, `span_ms` ago.
     pub(crate) fn begin(&mut self, table: &Table, slot: u32, span_ms: u16, now: Now) {
         let Some(cell) = table.cell(slot) else { return };
-        let meter = table.meter();
+        let meter = table.meter_of(cell);
         if meter.is_stock() {
             // It earns nothing, and so nothing in vain.
             return;
@@ -416,17 +418,18 @@ impl Ledger {
     /// Notes what `cell` has earned in vain since the last look.
     fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
         self.begin(table, slot, cell.changed_since(now.mono), now);
-        let meter = table.meter();
+        let meter = table.meter_of(cell);
         if meter.is_stock() {
             return;
         }
+        let grain = self.grain(table, cell);
         let Some(record) = self.records.get_mut(slot) else { return };
         let seen = seen(meter, cell.level.offset());
         let raw = cell.level.read(meter, table.earned(cell, now), table.drawn(cell, now));
         let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
-        let gained = (gained as f64 / self.grain) as u32;
+        let gained = (gained as f64 / grain) as u32;
         let now = table.own_time(cell.key(), now);
         let kept = match meter.window(now) {
             Some(window) if Vain::of_window(record.vain.grains(), window) == record.vain => {
@@ -442,11 +445,16 @@ impl Ledger {
         }
     }
 
+    /// A grain of earnings by the quota of the cell's key.
+    fn grain(&self, table: &Table, cell: &Cell) -> f64 {
+        self.grain * table.ratio(cell)
+    }
+
     /// How much the earnings in vain may pay of `amount` units, spent within the last `age` nanoseconds, in the fixed point.
-    fn payable(&self, vain: Vain, meter: &Meter, amount: i64, age: u64, now: Now) -> i64 {
+    fn payable(&self, vain: Vain, grain: f64, meter: &Meter, amount: i64, age: u64, now: Now) -> i64 {
         let grains =
             if meter.needs_wall() { vain.grains() } else { vain.within(age / 1_000, micros(now.mono)) };
-        let earned = (f64::from(grains) * self.grain) as i64;
+        let earned = (f64::from(grains) * grain) as i64;
         if !meter.needs_wall() {
             return amount.min(earned);
         }
@@ -468,9 +476,9 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return };
         self.forget(slot);
         self.look(table, slot, cell, now);
-        let full = full_grains(table.meter());
+        let meter = table.meter_of(cell);
         if let Some(record) = self.records.get_mut(slot) {
-            record.vain = Vain::of(table.meter(), full, table.own_time(cell.key(), now));
+            record.vain = Vain::of(meter, full_grains(meter), table.own_time(cell.key(), now));
         }
     }
 
@@ -488,10 +496,12 @@ impl Ledger {
     ) -> i64 {
         let Some(cell) = table.cell(slot) else { return 0 };
         let mut left = 0;
-        let meter = table.meter();
-        if meter.is_stock() {
+        if table.meter().is_stock() {
             return table.settle_in_history(slot, cell, amount, age, now);
         }
+        // The quota does not change while this is held.
+        let _held = table.hold(slot);
+        let meter = table.meter_of(cell);
         self.look(table, slot, cell, now);
         let now = table.own_time(cell.key(), now);
         let drawn = table.drawn(cell, now);
@@ -500,9 +510,10 @@ impl Ledger {
             // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
             cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
         } else if let Some(vain) = self.records.get(slot).map(|record| record.vain) {
-            let paid = self.payable(vain, meter, amount, age, now);
+            let grain = self.grain(table, cell);
+            let paid = self.payable(vain, grain, meter, amount, age, now);
             if let Some(record) = self.records.get_mut(slot).filter(|_| paid > 0) {
-                record.vain = vain.less((paid as f64 / self.grain).ceil() as u32);
+                record.vain = vain.less((paid as f64 / grain).ceil() as u32);
             }
             left = amount - paid - cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
         }
@@ -513,7 +524,8 @@ impl Ledger {
     /// Debits an amount that is expected to have been spent, whatever was earned in vain; returns what was taken.
     pub(crate) fn draw(&mut self, table: &Table, slot: u32, amount: i64, drawn: i64, now: Now) -> i64 {
         let Some(cell) = table.cell(slot) else { return 0 };
-        let meter = table.meter();
+        let _held = table.hold(slot);
+        let meter = table.meter_of(cell);
         self.look(table, slot, cell, now);
         let taken = cell.level.debit(meter, table.earned(cell, now), drawn, amount, -meter.max_debt());
         self.looked(meter, slot, cell);
@@ -523,7 +535,8 @@ impl Ledger {
     /// Puts the level of the key in `slot` where a peer says it is.
     pub(crate) fn set_level(&mut self, table: &Table, slot: u32, level: i64, now: Now) {
         let Some(cell) = table.cell(slot) else { return };
-        let meter = table.meter();
+        let _held = table.hold(slot);
+        let meter = table.meter_of(cell);
         cell.level.set(
             meter,
             table.earned(cell, now),

@@ -142,7 +142,7 @@ pub use handle::KeyHandle;
 pub use key::{Digest, Key, KeyHasher, KeySource};
 pub use limit::{
     Algorithm, DEFAULT_MAX_KEYS, DEFAULT_PRECISION, Limit, LimitBuilder, LimitError, MAX_BANDS, MAX_KEYS,
-    MAX_NAME_BYTES, MAX_PERIOD, MAX_PRECISION, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull,
+    MAX_NAME_BYTES, MAX_PERIOD, MAX_PRECISION, MAX_QUOTAS, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull,
     OnPartition, Quota, Windows,
 };
 pub use limiter::Limiter;

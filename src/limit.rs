@@ -1,6 +1,7 @@
 //! A named rule, checked when it is built and immutable afterwards.
 
 mod builder;
+mod variant;
 
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
@@ -25,6 +26,9 @@ pub const MAX_PERIOD: Duration = Duration::from_secs(400 * 86_400);
 pub const MAX_NAME_BYTES: usize = 64;
 /// The most quotas that one limit can have.
 pub const MAX_BANDS: usize = 8;
+/// The most different quotas that a limit can give to single keys. In the life of a process there can be two and a half times as
+/// many, those that were changed at run time included.
+pub const MAX_QUOTAS: usize = 50;
 /// The live keys that a limit holds unless told otherwise.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 /// The most live keys that a limit can be told to hold.
@@ -42,7 +46,7 @@ const MONTH: Duration = Duration::from_secs(31_556_952 / 12);
 ///
 /// The constructors name their unit of time; none of them takes a bare interval. A quota is checked when a
 /// [`Limit`] is built with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quota {
     units: u64,
     period: Duration,
@@ -381,7 +385,7 @@ impl Limit {
         self.rule.count_denied || self.rule.ban.is_some()
     }
 
-    /// The allow and deny lists, where there are any.
+    /// The allow and deny lists and the keys' own quotas, where there are any.
     #[inline]
     pub(crate) fn lists(&self) -> Option<&Lists> {
         self.rule.lists.as_deref()
@@ -470,7 +474,7 @@ impl LimitError {
     }
 
     /// The field that cannot stand: `name`, `quota`, `period`, `burst`, `queue`, `precision`, `windows`, `max_keys`, `on_exceed`,
-    /// `allow` or `deny`.
+    /// `allow`, `deny` or `override`; and `algorithm`, where a limit in use cannot change to it.
     pub fn field(&self) -> &'static str {
         self.field
     }

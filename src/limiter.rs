@@ -59,7 +59,8 @@ impl Limiter {
 
     /// A limiter over tables that gossip tells of the fleet.
     pub(crate) fn from_parts(bands: Bands, clock: Clock, hasher: KeyHasher) -> Self {
-        bands.tables().for_each(|table| table.list_keys(&hasher));
+        let now = clock.precise();
+        bands.tables().for_each(|table| table.list_keys(&hasher, now));
         Self {
             bands,
             clock,
@@ -85,11 +86,13 @@ impl Limiter {
     /// A cost above the limit's capacity could never pass; nothing is spent.
     #[inline]
     pub fn check_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
-        self.limit().check_fits(cost)?;
         if let Some(decision) = self.by_network(&key, cost) {
+            self.limit().check_fits(cost)?;
             return Ok(decision);
         }
-        Ok(self.decide(self.hasher.key(key), cost))
+        let key = self.hasher.key(key);
+        self.bands.check_fits(key, cost)?;
+        Ok(self.decide(key, cost))
     }
 
     // Compiled here, once, and not again in each crate that checks.
@@ -98,7 +101,7 @@ impl Limiter {
             return self.bands.check(key, cost, self.clock.precise());
         }
         let table = self.bands.first();
-        let wall = table.meter().needs_wall();
+        let wall = table.needs_wall();
         table.check(key, cost, self.clock.coarse(wall), move || self.clock.exact(wall))
     }
 
@@ -108,9 +111,10 @@ impl Limiter {
     /// # Errors
     /// What was refused, and until when. Nothing is spent.
     pub fn reserve(&self, key: impl KeySource, cost: u64) -> Result<Permit, Refusal<'_>> {
-        self.limit().check_fits(cost)?;
         let listed = self.listed_network(&key);
-        Permit::reserve(&self.bands, &self.clock, self.hasher.key(key), listed, cost)
+        let key = self.hasher.key(key);
+        self.bands.check_fits(key, cost)?;
+        Permit::reserve(&self.bands, &self.clock, key, listed, cost)
     }
 
     /// Waits until `cost` units are there, and spends them; the [`Permit`](crate::Permit) can correct the cost.
@@ -158,7 +162,7 @@ impl Limiter {
     /// # Errors
     /// A cost above the limit's capacity could never pass.
     pub fn peek_cost(&self, key: impl KeySource, cost: u64) -> Result<Decision<'_>, CostError> {
-        self.limit().check_fits(cost)?;
+        self.bands.check_fits(self.hasher.key(&key), cost)?;
         Ok(self.look(&key, cost))
     }
 
@@ -193,10 +197,10 @@ impl Limiter {
     /// Spends `cost` units if they are there, and says where. A cost that can never pass is refused.
     #[cfg(feature = "http")]
     pub(crate) fn spend(&self, key: Key, cost: u64) -> (Decision<'_>, Receipt) {
-        if self.limit().check_fits(cost).is_err() {
+        if self.bands.check_fits(key, cost).is_err() {
             return (self.bands.peek(key, cost, self.clock.precise()), Receipt::default());
         }
-        let wall = self.bands.first().meter().needs_wall();
+        let wall = self.bands.first().needs_wall();
         self.bands.take(key, cost, self.clock.coarse(wall), || self.clock.exact(wall))
     }
 
@@ -217,12 +221,12 @@ impl Limiter {
 
     /// A handle for a key that is known in advance, which saves its checks the digest and the look-up.
     pub fn handle(&self, key: impl KeySource) -> KeyHandle {
-        let listed = self.listed_network(&key);
+        let address = key.address();
         KeyHandle::new(
             self.bands.clone(),
             self.clock.clone(),
             self.hasher.key(key),
-            listed,
+            address,
             #[cfg(feature = "acquire")]
             Arc::clone(&self.lines),
         )

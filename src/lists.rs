@@ -6,6 +6,8 @@
 
 use std::net::IpAddr;
 
+use crate::{limit::Quota, time::saturating_nanos};
+
 /// The most entries that the allow and deny lists of one limit may have together.
 pub const MAX_LISTED: usize = 10_000;
 /// The longest key that can be listed, in bytes.
@@ -13,17 +15,44 @@ const MAX_LISTED_KEY_BYTES: usize = 1_024;
 /// What marks an entry as a key.
 const KEY: &str = "key:";
 
-/// What applies to a key in place of the limit's own decision.
+/// What applies to a key in place of what its limit says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Override {
+    /// It has a quota of its own, by the limit's algorithm, in place of all the limit's quotas.
+    ///
+    /// Windows keep their length: such a quota's period has to be the limit's, and so has the period of permits, zero.
+    Quota {
+        /// The quota.
+        quota: Quota,
+        /// The units that a token bucket holds, or for which a leaky one may owe; of other algorithms, the quota's units.
+        burst: u64,
+    },
     /// Its requests are admitted, and not counted.
     Allow,
     /// Its requests are refused.
     Deny,
 }
 
-/// The allow and deny lists of one limit.
+impl Override {
+    /// A quota of its own, with a burst of the quota's units.
+    pub const fn quota(quota: Quota) -> Self {
+        Self::Quota { quota, burst: quota.units() }
+    }
+
+    /// A number for each kind, which all nodes know it by, and what it says beside.
+    fn fields(self) -> (u8, [u64; 3]) {
+        match self {
+            Self::Allow => (0, [0; 3]),
+            Self::Deny => (1, [0; 3]),
+            Self::Quota { quota, burst } => {
+                (2, [quota.units(), saturating_nanos(quota.period()), burst])
+            }
+        }
+    }
+}
+
+/// The allow and deny lists of one limit, and the quotas that it gives to single keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lists {
     networks: [Networks; 2],
@@ -42,20 +71,26 @@ pub(crate) const ENTRY: &str = "an address or a network without bits beyond its 
 impl Lists {
     /// Adds an entry: an address, a network, or `key:` and a key. Returns whether it will do.
     pub(crate) fn add(&mut self, entry: &str, says: Override) -> bool {
+        if let Some(key) = entry.strip_prefix(KEY) {
+            return self.add_key(key, says);
+        }
         self.entries += 1;
         if self.entries > MAX_LISTED {
             return false;
         }
-        if let Some(key) = entry.strip_prefix(KEY) {
-            let fits = (1..=MAX_LISTED_KEY_BYTES).contains(&key.len());
-            if fits {
-                self.keys.push((key.into(), says));
-            }
-            return fits;
-        }
         let Some((family, prefix, bits)) = network(entry) else { return false };
         self.networks[family].add(prefix, bits, says);
         true
+    }
+
+    /// Says something of a key. Returns whether it will do.
+    pub(crate) fn add_key(&mut self, key: &str, says: Override) -> bool {
+        self.entries += 1;
+        let fits = (1..=MAX_LISTED_KEY_BYTES).contains(&key.len()) && self.entries <= MAX_LISTED;
+        if fits {
+            self.keys.push((key.into(), says));
+        }
+        fits
     }
 
     /// What is said of the smallest listed network that holds the address.
@@ -82,7 +117,7 @@ impl Lists {
         for (family, networks) in self.networks.iter().enumerate() {
             for (prefix, entries) in &networks.0 {
                 for (bits, says) in entries {
-                    bytes.extend([family as u8, *prefix as u8, *says as u8]);
+                    bytes.extend([family as u8, *prefix as u8, says.fields().0]);
                     bytes.extend(bits.to_le_bytes());
                 }
             }
@@ -93,7 +128,11 @@ impl Lists {
         for (key, says) in keys {
             bytes.extend((key.len() as u64).to_le_bytes());
             bytes.extend(key.as_bytes());
-            bytes.push(says as u8);
+            let (kind, fields) = says.fields();
+            bytes.push(kind);
+            if let Override::Quota { .. } = says {
+                bytes.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+            }
         }
     }
 }

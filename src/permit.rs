@@ -108,7 +108,7 @@ impl Permit {
                 false => Err(Refusal::Denied(decision)),
             };
         }
-        let wall = bands.first().meter().needs_wall();
+        let wall = bands.first().needs_wall();
         let (decision, receipt) =
             bands.take(key, cost, clock.coarse(wall), || clock.exact(wall || !bands.is_single()));
         if decision.is_allowed() {

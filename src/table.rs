@@ -14,6 +14,7 @@ pub(crate) mod give_back;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
+mod quotas;
 pub(crate) mod rules;
 pub(crate) mod slab;
 
@@ -42,13 +43,13 @@ use flow::SharedFlow;
 use give_back::{Elsewhere, Stripes, Witness};
 use lanes::Lanes;
 use marks::{Marks, Wake};
+use quotas::{FIRST, Quotas};
 use rules::Rules;
+pub(crate) use slab::MAX_FORECASTS;
 use slab::{CLEAN, Cell, SILENT, Slab};
 
 /// The key of the bucket that all keys share which find no room.
 const SHARED_KEY: Key = Key::from_digest(0);
-/// Forecasts that a table holds at once, for its hottest keys.
-pub(crate) const MAX_FORECASTS: usize = 512;
 /// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
 const SWEPT_PER_INSERT: u32 = 2;
 /// How long a key's bucket has been full when its cell is taken from it, while there is room: a key that is asked for
@@ -130,6 +131,7 @@ impl Stance {
 
 /// The live keys of one limit, and all that a check needs.
 pub(crate) struct Table {
+    /// As it was when the table was made; see [`Table::limit`] for what it is now.
     limit: Limit,
     id: u32,
     stance: AtomicU32,
@@ -140,8 +142,9 @@ pub(crate) struct Table {
     room: Room,
     lanes: Lanes,
     rules: Rules,
+    quotas: Quotas,
     pub(crate) marks: Marks,
-    /// Held by who gives back in a slot, or ends a key's life or epoch there.
+    /// Held by who gives back in a slot, ends a key's life or epoch there, changes its quota, or settles what was spent elsewhere.
     stripes: Stripes,
     /// What peers are expected to spend on the hottest keys; the first is never used.
     pub(crate) forecasts: Box<[SharedFlow]>,
@@ -191,6 +194,7 @@ impl Table {
             room: Room::default(),
             lanes: Lanes::new(),
             rules: Rules::default(),
+            quotas: Quotas::new(),
             marks: Marks::new(),
             stripes: Stripes::new(),
             forecasts: (0..=MAX_FORECASTS).map(|_| SharedFlow::default()).collect(),
@@ -206,13 +210,16 @@ impl Table {
         table
     }
 
-    pub(crate) fn limit(&self) -> &Limit {
-        &self.limit
-    }
-
+    /// The arithmetic of the limit's own quota.
     #[inline]
     pub(crate) fn meter(&self) -> &Meter {
-        self.limit.meter()
+        self.limit().meter()
+    }
+
+    /// Whether decisions need the wall clock.
+    #[inline]
+    pub(crate) fn needs_wall(&self) -> bool {
+        self.limit.meter().needs_wall()
     }
 
     /// Keys held now.
@@ -273,9 +280,11 @@ impl Table {
         let Stance { basis, verdict } = self.stance();
         if verdict == Verdict::Level
             && let Some(cell) = self.slab.get(slot)
-            && !self.is_drawn(cell)
+            && cell.is_plain()
+            && self.drain.is_unset()
         {
-            let meter = self.meter();
+            // A plain cell has the first quota; where that is not the limit's any more, the verdict is another.
+            let meter = self.limit.meter();
             let holds = || cell.holds(key);
             match cell.level.try_to_spend(meter, meter.earned(now), 0, meter.near(), cost, holds) {
                 Outcome::Allowed { level, spent } => {
@@ -304,7 +313,7 @@ impl Table {
         precise: impl Fn() -> Now + Copy,
         witness: impl Witness + Copy,
     ) -> Decision<'_> {
-        let mut near = self.meter().near();
+        let mut fresh = false;
         loop {
             if let Some(cell) = self.slab.get(slot) {
                 // Also where there are no rules any more: whoever finds a mark takes it off.
@@ -313,6 +322,9 @@ impl Table {
                     && let Some(decision) = self.decide_by_rule(true, key, cost, now, precise)
                 {
                     return decision;
+                }
+                if self.is_outdated(cell) && cell.holds(key) {
+                    self.renew_terms(slot, now);
                 }
                 let stance = self.stance();
                 let careful = stance.verdict == Verdict::Careful;
@@ -329,13 +341,14 @@ impl Table {
                         return decision;
                     }
                 } else {
-                    match self.spend(cell, key, cost, now, near) {
+                    let limit = self.limit_of(cell);
+                    let near = if fresh { 0 } else { limit.meter().near() };
+                    match self.spend(limit, cell, key, cost, now, near) {
                         Outcome::Allowed { level, spent } => {
                             self.note_spent(slot, cell, spent, now);
                             witness.spent(slot, key, spent);
-                            let waits = self.waits(key, level, cost, now);
-                            let decision =
-                                Decision::by_meter(&self.limit, true, stance.basis, level, cost, now);
+                            let waits = self.waits(limit.meter(), key, level, cost, now);
+                            let decision = Decision::by_meter(limit, true, stance.basis, level, cost, now);
                             return Decision { waits, ..decision };
                         }
                         Outcome::Denied { level } => {
@@ -358,7 +371,7 @@ impl Table {
             }
             let insert = || {
                 // A new bucket is full now, not some milliseconds ago.
-                (now, near) = (precise(), 0);
+                (now, fresh) = (precise(), true);
                 self.insert(key, now)
             };
             let Some(found) = known.or_else(insert) else {
@@ -371,11 +384,13 @@ impl Table {
 
     /// Spends from a cell, against whatever other threads do with it.
     #[inline]
-    fn spend(&self, cell: &Cell, key: Key, cost: u64, now: Now, near: i64) -> Outcome {
-        let meter = self.meter();
-        let (earned, drawn) = (self.earned(cell, now), self.drawn(cell, now));
+    fn spend(&self, limit: &Limit, cell: &Cell, key: Key, cost: u64, now: Now, near: i64) -> Outcome {
+        let meter = limit.meter();
+        let (earned, drawn) = (meter.earned(self.own_time(key, now)), self.drawn(cell, now));
+        // Whose limit it is no more is told that the key is gone, and looks for it again.
+        let holds = || cell.holds(key) && std::ptr::eq(self.limit_of(cell), limit);
         loop {
-            match cell.level.try_to_spend(meter, earned, drawn, near, cost, || cell.holds(key)) {
+            match cell.level.try_to_spend(meter, earned, drawn, near, cost, holds) {
                 Outcome::Contended => {}
                 outcome => return outcome,
             }
@@ -390,17 +405,17 @@ impl Table {
         precise: impl Fn() -> Now + Copy,
         witness: &dyn Witness,
     ) -> Decision<'_> {
-        let basis = self.stance().basis;
-        match self.limit.on_full() {
+        let (limit, basis) = (self.limit(), self.stance().basis);
+        match limit.on_full() {
             OnFull::Open => {
-                let level = self.meter().capacity();
-                Decision::by_meter(&self.limit, true, basis, level, cost, now)
+                let level = limit.meter().capacity();
+                Decision::by_meter(limit, true, basis, level, cost, now)
             }
             OnFull::Closed => {
                 self.lanes.count_denial();
                 Decision {
                     reason: Reason::Closed,
-                    ..Decision::by_meter(&self.limit, false, basis, 0, cost, now)
+                    ..Decision::by_meter(limit, false, basis, 0, cost, now)
                 }
             }
             // Its slot is its own, so there is always room for it.
@@ -425,33 +440,36 @@ impl Table {
         precise: impl Fn() -> Now + Copy,
         witness: impl Witness + Copy,
     ) -> Decision<'_> {
-        let (meter, limit, basis) = (self.meter(), &self.limit, self.stance().basis);
+        let basis = self.stance().basis;
         let Some(cell) = self.slab.get(slot) else {
             return self.decide_at_length(slot, key, cost, coarse, precise, witness);
         };
+        let quota = cell.quota();
+        let limit = self.limit_at(quota);
+        let (meter, still) = (limit.meter(), || self.has_still(cell, quota));
         let (mut now, mut exact) = (coarse, false);
         loop {
             if !exact && self.is_exactness_needed(level) {
                 (now, exact) = (precise(), true);
             } else if level != FULL {
                 self.count_denied(slot, cell, cost, now);
-                let waits = self.waits(key, level, cost, now);
+                let waits = self.waits(meter, key, level, cost, now);
                 if limit.punishes() {
                     return self.punish(slot, cell, key, cost, level, waits, now);
                 }
                 return Decision { waits, ..Decision::by_meter(limit, false, basis, level, cost, now) };
             }
-            let (earned, drawn) = (self.earned(cell, now), self.drawn(cell, now));
+            let (earned, drawn) = (meter.earned(self.own_time(key, now)), self.drawn(cell, now));
             if level == FULL {
-                cell.level.put_lid_on(meter, earned, drawn);
+                cell.level.put_lid_on(meter, earned, drawn, still);
             } else {
-                cell.level.mend(meter, earned, drawn);
+                cell.level.mend(meter, earned, drawn, still);
             }
-            match self.spend(cell, key, cost, now, 0) {
+            match self.spend(limit, cell, key, cost, now, 0) {
                 Outcome::Allowed { level, spent } => {
                     self.note_spent(slot, cell, spent, now);
                     witness.spent(slot, key, spent);
-                    let waits = self.waits(key, level, cost, now);
+                    let waits = self.waits(meter, key, level, cost, now);
                     return Decision { waits, ..Decision::by_meter(limit, true, basis, level, cost, now) };
                 }
                 Outcome::Full => level = FULL,
@@ -467,7 +485,7 @@ impl Table {
     /// refusal always could: it says when to try again, to the millisecond.
     fn is_exactness_needed(&self, level: i64) -> bool {
         // A window is full from its beginning on; there is no other time to put its lid on.
-        level != FULL || !self.meter().needs_wall()
+        level != FULL || !self.needs_wall()
     }
 
     #[allow(clippy::too_many_arguments, reason = "the arguments of one decision, handed on")]
@@ -495,7 +513,7 @@ impl Table {
         }
         let (level, waits) = self.look_at(slot, cell, cost, now);
         let reason = if allowed { Reason::Level } else { Reason::Closed };
-        Some(Decision { limit: &self.limit, allowed, reason, basis, level, cost, now, waits })
+        Some(Decision { limit: self.limit_of(cell), allowed, reason, basis, level, cost, now, waits })
     }
 
     fn count_denied(&self, slot: u32, cell: &Cell, cost: u64, now: Now) {
@@ -551,19 +569,28 @@ impl Table {
         {
             return decision;
         }
-        let found = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?)));
-        let (level, waits) = match found {
-            Some((slot, cell)) => self.look_at(slot, cell, cost, now),
-            None => (self.initial_level(), self.waits(key, self.initial_level(), cost, now)),
+        let (limit, level, waits) = match self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) {
+            Some((slot, cell)) => {
+                if self.is_outdated(cell) {
+                    self.renew_terms(slot, now);
+                }
+                let (level, waits) = self.look_at(slot, cell, cost, now);
+                (self.limit_of(cell), level, waits)
+            }
+            None => {
+                let limit = self.limit_at(self.quota_of(key));
+                let level = self.initial_level(limit.meter());
+                (limit, level, self.waits(limit.meter(), key, level, cost, now))
+            }
         };
         let stance = self.stance();
         let allowed = match stance.verdict {
-            Verdict::Level | Verdict::Careful => level >= self.meter().need(cost),
+            Verdict::Level | Verdict::Careful => level >= limit.meter().need(cost),
             Verdict::Open => true,
             Verdict::Closed => false,
         };
         let reason = if stance.verdict == Verdict::Closed { Reason::Closed } else { Reason::Level };
-        Decision { limit: &self.limit, allowed, reason, basis: stance.basis, level, cost, now, waits }
+        Decision { limit, allowed, reason, basis: stance.basis, level, cost, now, waits }
     }
 
     /// Notes that something of the key has changed that peers should hear of with the next heartbeat.
@@ -581,29 +608,32 @@ impl Table {
 
     /// A cell's level, between the deepest debt and the capacity.
     pub(crate) fn level_of(&self, cell: &Cell, now: Now) -> i64 {
-        let meter = self.meter();
+        let meter = self.meter_of(cell);
         cell.level.read(meter, self.earned(cell, now), self.drawn(cell, now)).min(meter.capacity())
-    }
-
-    /// Whether anything is expected of peers.
-    #[inline]
-    fn is_drawn(&self, cell: &Cell) -> bool {
-        cell.forecast.load(Ordering::Relaxed) != 0 || !self.drain.is_unset()
     }
 
     /// What peers are taken to have spent of which this node has not heard.
     #[inline]
     pub(crate) fn drawn(&self, cell: &Cell, now: Now) -> i64 {
-        if self.is_drawn(cell) { self.drawn_by_flows(cell.forecast.load(Ordering::Relaxed), now) } else { 0 }
+        if cell.forecast() != 0 || !self.drain.is_unset() { self.drawn_by_flows(cell, now) } else { 0 }
     }
 
     #[cold]
-    fn drawn_by_flows(&self, forecast: u16, now: Now) -> i64 {
-        let expected = match self.forecasts.get(usize::from(forecast)) {
-            Some(flow) if forecast != 0 => flow.load().at(now.mono),
+    fn drawn_by_flows(&self, cell: &Cell, now: Now) -> i64 {
+        let expected = match (cell.forecast(), self.forecasts.get(usize::from(cell.forecast()))) {
+            (1.., Some(flow)) => flow.load().at(now.mono),
             _ => 0,
         };
-        expected.saturating_add(self.drain.load().at(now.mono))
+        expected.saturating_add(self.drained(cell, now))
+    }
+
+    /// What of that nodes are taken to have spent that cannot be heard.
+    pub(crate) fn drained(&self, cell: &Cell, now: Now) -> i64 {
+        let drained = self.drain.load().at(now.mono);
+        match self.ratio(cell) {
+            1.0 => drained,
+            ratio => (drained as f64 * ratio) as i64,
+        }
     }
 
     #[inline]
@@ -613,7 +643,8 @@ impl Table {
 
     /// Tells the table how the node stands to its fleet.
     pub(crate) fn set_stance(&self, mut stance: Stance) {
-        if stance.verdict == Verdict::Level && (self.histories.is_some() || self.stagger_nanos != 0) {
+        let careful = self.histories.is_some() || self.stagger_nanos != 0 || self.current() != FIRST;
+        if stance.verdict == Verdict::Level && careful {
             stance.verdict = Verdict::Careful;
         }
         self.stance.store(stance.encode(), Ordering::Relaxed);
@@ -624,10 +655,11 @@ impl Table {
         self.initial.store((part.clamp(0.0, 1.0) * f64::from(MILLION)) as u32, Ordering::Relaxed);
     }
 
-    pub(crate) fn initial_level(&self) -> i64 {
+    /// Where the level of a new key starts that has a quota with this meter.
+    pub(crate) fn initial_level(&self, meter: &Meter) -> i64 {
         match self.initial.load(Ordering::Relaxed) {
-            MILLION => self.meter().capacity(),
-            part => (i128::from(self.meter().capacity()) * i128::from(part) / i128::from(MILLION)) as i64,
+            MILLION => meter.capacity(),
+            part => (i128::from(meter.capacity()) * i128::from(part) / i128::from(MILLION)) as i64,
         }
     }
 }

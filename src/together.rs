@@ -96,10 +96,11 @@ fn checked<'a, K: KeySource>(
     asks: impl IntoIterator<Item = (&'a Limiter, K, u64)>,
 ) -> Result<Vec<Ask<'a>>, RefusedBy<'a>> {
     let ask = |(index, (limiter, key, cost)): (usize, (&'a Limiter, K, u64))| {
-        let fits = limiter.limit().check_fits(cost);
-        fits.map_err(|error| RefusedBy { index, refusal: Refusal::Cost(error) })?;
         let listed = limiter.listed_network(&key);
-        Ok(Ask { limiter, key: limiter.key(key), listed, cost, enforced: true })
+        let key = limiter.key(key);
+        let fits = limiter.bands().check_fits(key, cost);
+        fits.map_err(|error| RefusedBy { index, refusal: Refusal::Cost(error) })?;
+        Ok(Ask { limiter, key, listed, cost, enforced: true })
     };
     asks.into_iter().enumerate().map(ask).collect()
 }

@@ -226,13 +226,13 @@ impl Level {
     }
 
     /// Brings a level that is above the capacity down to it; what was above is gone for good. Does nothing where
-    /// somebody else moves the level meanwhile.
-    pub(crate) fn put_lid_on(&self, meter: &Meter, earned: u64, drawn: i64) {
+    /// somebody else moves the level meanwhile, or the meter is not the key's any more, as `still` says.
+    pub(crate) fn put_lid_on(&self, meter: &Meter, earned: u64, drawn: i64, still: impl Fn() -> bool) {
         let spent = self.spent.load(Ordering::Acquire);
         let offset = self.offset.load(Ordering::Acquire);
         let above = above(meter, earned, drawn, spent & !MARKS, offset).max(0);
         // The two belong together only if the count has not gone on, perhaps to another key of the slot.
-        if spent & DEAD == 0 && self.spent.load(Ordering::Acquire) == spent {
+        if spent & DEAD == 0 && still() && self.spent.load(Ordering::Acquire) == spent {
             let lid = offset.wrapping_add(above as u64);
             let _ = self.offset.compare_exchange(offset, lid, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -282,6 +282,33 @@ impl Level {
         }
     }
 
+    /// Goes over to another meter, by which the level is then what `convert` makes of the one before.
+    ///
+    /// Nobody else may decide by either meter meanwhile. Who still holds the former one, from a moment ago, either finds the
+    /// offset changed or makes another turn of this loop necessary.
+    pub(crate) fn convert(
+        &self,
+        from: (&Meter, u64, i64),
+        to: (&Meter, u64, i64),
+        convert: impl Fn(i64) -> i64,
+    ) {
+        loop {
+            let spent = self.spent.load(Ordering::Acquire) & !MARKS;
+            let offset = self.offset.load(Ordering::Acquire);
+            let (meter, earned, drawn) = from;
+            let level = convert(self.raw(meter, earned, drawn, spent, offset).min(meter.capacity));
+            let (meter, earned, drawn) = to;
+            let moved = earned
+                .wrapping_add(meter.capacity.wrapping_sub(level) as u64)
+                .wrapping_sub(drawn as u64)
+                .wrapping_sub(spent.wrapping_shl(meter.scale));
+            // What is spent meanwhile is spent by the new meter: the count is one of units.
+            if self.offset.compare_exchange(offset, moved, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
     /// Puts the level at `level`, whatever it was.
     pub(crate) fn set(&self, meter: &Meter, earned: u64, drawn: i64, level: i64) {
         let now = self.read(meter, earned, drawn);
@@ -291,9 +318,9 @@ impl Level {
     /// Mends a level that no debt explains: the clock has jumped back. The level is then taken to be zero, so that
     /// the key neither starves until the clock has caught up nor starts full once more.
     ///
-    /// Returns whether there was anything to mend.
+    /// Returns whether there was anything to mend. Does nothing where the meter is not the key's any more, as `still` says.
     #[cold]
-    pub(crate) fn mend(&self, meter: &Meter, earned: u64, drawn: i64) -> bool {
+    pub(crate) fn mend(&self, meter: &Meter, earned: u64, drawn: i64, still: impl Fn() -> bool) -> bool {
         if meter.is_stock() {
             // No clock has a part in it.
             return false;
@@ -301,7 +328,7 @@ impl Level {
         let offset = self.offset.load(Ordering::Acquire);
         let level = self.raw(meter, earned, drawn, self.spent.load(Ordering::Acquire) & !MARKS, offset);
         // Beyond the deepest debt lies what a check in flight may have spent, at most the capacity.
-        if level >= -meter.max_debt.saturating_add(meter.capacity) {
+        if level >= -meter.max_debt.saturating_add(meter.capacity) || !still() {
             return false;
         }
         let mended = offset.wrapping_sub(level.unsigned_abs());
@@ -356,7 +383,7 @@ mod tests {
         let hour = meter.fixed(3_600_000) as u64;
         level.revive(&meter, hour, meter.capacity());
         assert!(matches!(level.try_to_spend(&meter, 0, 0, 0, 1, alive), Outcome::Denied { .. }));
-        assert!(level.mend(&meter, 0, 0));
+        assert!(level.mend(&meter, 0, 0, alive));
         assert_eq!(level.read(&meter, 0, 0), 0);
         let later = meter.fixed(5) as u64;
         assert!(matches!(level.try_to_spend(&meter, later, 0, 0, 5, alive), Outcome::Allowed { .. }));

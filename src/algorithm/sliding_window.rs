@@ -112,6 +112,12 @@ impl History {
         amount.max(0) - left
     }
 
+    /// Goes over to another fixed point; returns what is within the window, in that.
+    pub(crate) fn rescale(&mut self, rescale: impl Fn(i64) -> i64) -> i64 {
+        self.spent.iter_mut().for_each(|spent| spent.amount = rescale(spent.amount));
+        self.spent.iter().fold(0, |sum, spent| sum.saturating_add(spent.amount))
+    }
+
     /// What of the former sub-window has left the window already, where there are only two.
     pub(crate) fn faded(&self, cut: Cut, now: Timestamp) -> i64 {
         if cut.precision > 1 {

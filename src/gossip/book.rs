@@ -159,7 +159,7 @@ impl Book {
             ended: Vec::new(),
             hand: 0,
             assumed: 0.0,
-            plausible: PLAUSIBLE_EPOCHS.saturating_mul(admitted_in_an_epoch(limit)),
+            plausible: most_plausible(limit),
             renewals: Vec::new(),
             gone: BTreeSet::new(),
             table,
@@ -190,9 +190,11 @@ impl Book {
         self.window = Some(clock);
         for (slot, actor) in std::mem::take(&mut self.ahead) {
             let Some(entry) = self.ledger.entry(slot, actor, clock as u16) else { continue };
-            let amount = self.table.meter().fixed(entry.share.net());
+            let Some(cell) = self.table.cell(slot) else { continue };
+            let meter = self.table.meter_of(cell);
+            let amount = meter.fixed(entry.share.net());
             if actor != me {
-                let floor = -self.table.meter().max_debt();
+                let floor = -meter.max_debt();
                 let left = self.ledger.settle(&self.table, slot, amount, 0, floor, now);
                 self.ledger.forgive(slot, left);
             }
@@ -217,16 +219,20 @@ impl Book {
         let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
-        let (share, cut) = self.plausible(item.share);
+        let (share, cut) = self.plausible(slot, item.share);
         let merged = self.ledger.merge(slot, actor, item.epoch, share, stamp);
         Ok(Taken::new(slot, &merged, cut))
     }
 
     /// As much of a share as can have been spent, and whether that is less than was said. A share only grows, and so does
     /// what is left of it here.
-    fn plausible(&self, said: Share) -> (Share, bool) {
+    fn plausible(&self, slot: u32, said: Share) -> (Share, bool) {
         let refunded = said.refunded.min(PLAUSIBLE_TURNOVER);
-        let share = Share { spent: said.spent.min(refunded.saturating_add(self.plausible)), refunded };
+        let most = match self.table.cell(slot) {
+            Some(cell) if self.table.has_other_quota(cell) => most_plausible(self.table.limit_of(cell)),
+            _ => self.plausible,
+        };
+        let share = Share { spent: said.spent.min(refunded.saturating_add(most)), refunded };
         (share, share != said)
     }
 
@@ -236,7 +242,7 @@ impl Book {
     pub(super) fn set_level(&mut self, slot: u32, missing: f64, included: u64, others: u64, now: Now) {
         let table = Arc::clone(&self.table);
         let Some(cell) = table.cell(slot) else { return };
-        let meter = table.meter();
+        let meter = table.meter_of(cell);
         let own = (cell.level.spent() & !DEAD).saturating_sub(cell.base.load(Ordering::Acquire));
         let own = own.saturating_sub(self.refunded(cell, self.epoch(now))).saturating_sub(included);
         let level =
@@ -264,7 +270,7 @@ impl Book {
         now: Now,
     ) {
         let Some(cell) = self.table.cell(slot) else { return };
-        let meter = self.table.meter();
+        let meter = self.table.meter_of(cell);
         let parts = parts.map(|(age_ms, units)| (age_ms.saturating_mul(1_000_000), meter.amount_of(units)));
         self.table.take_in_parts(slot, cell, parts, meter.fixed(included), now);
     }
@@ -317,7 +323,7 @@ impl Book {
         }
         let written = now.mono.before(Duration::from_nanos(age));
         let stamp = self.ledger.stamp(written);
-        let (share, cut) = self.plausible(item.share);
+        let (share, cut) = self.plausible(slot, item.share);
         let merged = self.ledger.merge(slot, actor, item.epoch, share, stamp);
         let taken = Taken::new(slot, &merged, cut);
         if ahead {
@@ -329,7 +335,7 @@ impl Book {
         // What comes back of a window that is over, comes back to that window.
         let is_over = self.window.is_some_and(|window| item.epoch != window as u16);
         let units = if is_over { merged.units.max(0) } else { merged.units };
-        let mut amount = self.ledger.refundable(slot, fixed(&self.table, units));
+        let mut amount = self.ledger.refundable(slot, fixed(&self.table, slot, units));
         let hot = item.statement.is_some_and(|said| said.demand > 0.0)
             && self.hot.heat(&self.table, slot, Heat::There, now);
         let expected = hot || self.hot.contains(slot);
@@ -342,7 +348,7 @@ impl Book {
             let age = Duration::from_nanos(age);
             amount = self.hot.news(&self.table, &mut self.ledger, slot, actor, statement, amount, age, now);
         }
-        let (amount, floor) = self.excuse(amount, merged.previous, allow.outage);
+        let (amount, floor) = self.excuse(slot, amount, merged.previous, allow.outage);
         if self.table.limit().permit_returns_on_drop() {
             self.recount(slot);
         } else if amount != 0 {
@@ -376,19 +382,22 @@ impl Book {
     /// it has been debited already, and a debt would only be a silence now.
     fn excuse(
         &self,
+        slot: u32,
         amount: i64,
         previous: Option<u32>,
         outage: Option<(Timestamp, Timestamp)>,
     ) -> (i64, i64) {
-        let deepest = -self.table.meter().max_debt();
+        let cell = self.table.cell(slot);
+        let deepest = -cell.map_or(self.table.meter(), |cell| self.table.meter_of(cell)).max_debt();
         let Some((from, until)) = outage else { return (amount, deepest) };
         let heard_since =
             previous.is_some_and(|previous| (previous.wrapping_sub(self.ledger.stamp(until)) as i32) >= 0);
         if heard_since {
             return (amount, deepest);
         }
-        let floor = if self.table.meter().needs_wall() { deepest } else { 0 };
-        let assumed = self.assumed * until.since(from).as_secs_f64();
+        let floor = if self.table.needs_wall() { deepest } else { 0 };
+        let ratio = cell.map_or(1.0, |cell| self.table.ratio(cell));
+        let assumed = ratio * self.assumed * until.since(from).as_secs_f64();
         ((amount.saturating_sub(assumed as i64)).max(amount.min(0)), floor)
     }
 
@@ -449,7 +458,7 @@ impl Book {
         let cell = self.table.cell(slot)?;
         // Own shares, too: they wait for their round after they were written.
         let age = u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX);
-        let statement = match cell.forecast.load(Ordering::Relaxed) {
+        let statement = match cell.forecast() {
             0 => None,
             _ if entry.actor == me => self.hot.own_statement(slot),
             _ => self.hot.statement_of(slot, entry.actor),
@@ -563,6 +572,11 @@ impl Book {
     }
 }
 
+/// The most that a share of a key with this limit can plausibly say, net.
+fn most_plausible(limit: &Limit) -> u64 {
+    PLAUSIBLE_EPOCHS.saturating_mul(admitted_in_an_epoch(limit))
+}
+
 /// The most that one key admits in an epoch, in units.
 fn admitted_in_an_epoch(limit: &Limit) -> u64 {
     let earned = limit.quota().units_per_second() * limit.epoch_length().as_secs_f64();
@@ -576,7 +590,8 @@ pub(crate) fn threshold(units: u64, nodes: usize) -> u64 {
     (part * (THRESHOLD_NODES / nodes as f64).min(1.0)).max(least) as u64
 }
 
-fn fixed(table: &Table, units: i64) -> i64 {
-    let amount = table.meter().fixed(units.unsigned_abs());
+fn fixed(table: &Table, slot: u32, units: i64) -> i64 {
+    let meter = table.cell(slot).map_or(table.meter(), |cell| table.meter_of(cell));
+    let amount = meter.fixed(units.unsigned_abs());
     if units < 0 { -amount } else { amount }
 }

@@ -18,6 +18,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{DIRECT_NODES, message::Statement};
 use crate::{
+    algorithm::Meter,
     ledger::{ActorIndex, Ledger},
     limit::OnPartition,
     table::{
@@ -175,6 +176,16 @@ impl HotKeys {
         }
     }
 
+    /// What the units of a key come from.
+    fn supply_of(&self, table: &Table, slot: u32) -> Supply {
+        match table.cell(slot) {
+            Some(cell) if table.has_other_quota(cell) => {
+                Supply { rate: table.limit_of(cell).quota().units_per_second(), ..self.supply }
+            }
+            _ => self.supply,
+        }
+    }
+
     pub(super) fn contains(&self, slot: u32) -> bool {
         self.keys.contains_key(&slot)
     }
@@ -219,7 +230,7 @@ impl HotKeys {
         if let Some(flow) = table.forecasts.get(usize::from(forecast)) {
             flow.store(Flow::default());
         }
-        cell.forecast.store(forecast, std::sync::atomic::Ordering::Relaxed);
+        cell.set_forecast(forecast);
         self.keys.insert(slot, key);
         true
     }
@@ -228,12 +239,14 @@ impl HotKeys {
     pub(super) fn cool(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
         let Some(mut key) = self.keys.remove(&slot) else { return };
         self.told -= usize::from(key.heat == Heat::There);
-        key.fold(table, ledger, slot, now);
+        if table.cell(slot).is_some_and(|cell| key.is_of(cell)) {
+            key.fold(table, ledger, slot, now);
+        }
         if let Some(flow) = table.forecasts.get(usize::from(key.forecast)) {
             flow.store(Flow::default());
         }
         if let Some(cell) = table.cell(slot) {
-            cell.forecast.store(0, std::sync::atomic::Ordering::Relaxed);
+            cell.set_forecast(0);
         }
         self.free.push(key.forecast);
     }
@@ -249,10 +262,15 @@ impl HotKeys {
         sample: bool,
         now: Now,
     ) -> Look {
-        let (supply, least, threshold, patience) = (self.supply, self.least, self.threshold, self.patience);
+        let (least, threshold, patience) = (self.least, self.threshold, self.patience);
+        let supply = self.supply_of(table, slot);
         let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else {
             return Look::Cooled;
         };
+        if !key.is_of(cell) {
+            // It has been given another quota, and what was expected by the former one says nothing any more.
+            return Look::Cooled;
+        }
         if sample {
             key.sample(cell, now.mono);
         }
@@ -284,14 +302,15 @@ impl HotKeys {
 
     /// Notes what is stated with a share that has `spent` units in all, and what peers then expect.
     pub(super) fn state(&mut self, table: &Table, slot: u32, spent: u64, now: Now) {
-        let (supply, least) = (self.supply, self.least);
-        let Some(key) = self.keys.get_mut(&slot) else { return };
+        let (supply, least) = (self.supply_of(table, slot), self.least);
+        let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else { return };
+        let meter = table.meter_of(cell);
         let demand = key.demand();
         let demand = if demand < least / 8.0 { 0.0 } else { demand };
-        let level = table.cell(slot).map_or(0, |cell| table.level_of(cell, now));
+        let level = table.level_of(cell, now);
         let others: f64 = key.peers.iter().map(|peer| peer.demand).sum();
-        let pace = Pace::new(table, supply, demand + others, level, now.mono);
-        let (first, later) = pace.of(table, demand);
+        let pace = Pace::new(meter, supply, demand + others, level, now.mono);
+        let (first, later) = pace.of(meter, demand);
         let flow = Flow {
             base: 0,
             from: now.mono,
@@ -300,7 +319,7 @@ impl HotKeys {
             later_rate: later,
             end: Timestamp::from_nanos(u64::MAX),
         };
-        let level = table.meter().as_units(level);
+        let level = meter.as_units(level);
         key.stated = Some(Stated { spent, demand, level, flow });
     }
 
@@ -325,7 +344,11 @@ impl HotKeys {
     /// there the statements are older than the spending.
     pub(super) fn draw_together(&mut self, table: &Table, ledger: &mut Ledger, slot: u32, now: Now) {
         let (Some(key), Some(cell)) = (self.keys.get(&slot), table.cell(slot)) else { return };
-        let level = table.meter().as_units(table.level_of(cell, now));
+        if !key.is_of(cell) {
+            return;
+        }
+        let (meter, rate) = (table.meter_of(cell), self.supply_of(table, slot).rate);
+        let level = meter.as_units(table.level_of(cell, now));
         let fresh = |peer: &&Expected| peer.demand > 0.0 && now.mono.since(peer.heard) <= self.fresh;
         let (mut sum, mut views, mut demands) = (level, 1.0, key.demand());
         for peer in key.peers.iter().filter(fresh) {
@@ -335,11 +358,11 @@ impl HotKeys {
                 views += 1.0;
             }
         }
-        if !self.supply.continuous || level > self.supply.remnant || demands <= self.supply.rate {
+        if !self.supply.continuous || level > self.supply.remnant || demands <= rate {
             return;
         }
-        let step = table.meter().amount_of(self.drawn_together * (sum / views - level));
-        ledger.settle(table, slot, -step, 0, -table.meter().max_debt(), now);
+        let step = meter.amount_of(self.drawn_together * (sum / views - level));
+        ledger.settle(table, slot, -step, 0, -meter.max_debt(), now);
     }
 
     /// Whether a statement is newer than the last one of its actor.
@@ -362,7 +385,10 @@ impl HotKeys {
         age: Duration,
         now: Now,
     ) -> i64 {
-        let Some(key) = self.keys.get_mut(&slot) else { return amount };
+        let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) else { return amount };
+        if !key.is_of(cell) {
+            return amount;
+        }
         key.fold(table, ledger, slot, now);
         let full = now.mono < key.bend;
         let Some(peer) = key.peer(actor) else { return amount };
@@ -377,7 +403,8 @@ impl HotKeys {
             };
             peer.demand = number(demand, 0.0);
             // No view is lower than the deepest debt, so none can draw others lower.
-            peer.level = number(level, -table.meter().as_units(table.meter().max_debt()));
+            let meter = table.meter_of(cell);
+            peer.level = number(level, -meter.as_units(meter.max_debt()));
             peer.version = version;
             peer.heard = now.mono;
         }
@@ -386,8 +413,10 @@ impl HotKeys {
 
     /// Works the expectations out anew, after news has been taken in.
     pub(super) fn expect(&mut self, table: &Table, slot: u32, now: Now) {
-        let supply = self.supply;
-        if let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot)) {
+        let supply = self.supply_of(table, slot);
+        if let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot))
+            && key.is_of(cell)
+        {
             key.expect(table, cell, supply, now);
         }
     }
@@ -396,7 +425,9 @@ impl HotKeys {
     pub(super) fn silence(&mut self, table: &Table, ledger: &mut Ledger, actor: ActorIndex, now: Now) {
         let slots: Vec<u32> = self.slots().collect();
         for slot in slots {
-            if let Some(key) = self.keys.get_mut(&slot) {
+            if let (Some(key), Some(cell)) = (self.keys.get_mut(&slot), table.cell(slot))
+                && key.is_of(cell)
+            {
                 key.fold(table, ledger, slot, now);
                 key.peers.iter_mut().filter(|peer| peer.actor == actor).for_each(|peer| peer.demand = 0.0);
             }
@@ -425,9 +456,9 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(table: &Table, supply: Supply, demands: f64, level: i64, now: Timestamp) -> Self {
+    fn new(meter: &Meter, supply: Supply, demands: f64, level: i64, now: Timestamp) -> Self {
         let Supply { rate, continuous, remnant } = supply;
-        let level = table.meter().as_units(level);
+        let level = meter.as_units(level);
         // What lies between two units is nobody's to spend, nor owed.
         let level = level - level.clamp(-remnant, remnant);
         let later_part = match continuous {
@@ -448,8 +479,8 @@ impl Pace {
         Self { bend: now.after(lasts), part, later_part }
     }
 
-    fn of(&self, table: &Table, demand: f64) -> (Rate, Rate) {
-        let per_second = |units: f64| Rate::per_second(table.meter().amount_of(units) as f64);
+    fn of(&self, meter: &Meter, demand: f64) -> (Rate, Rate) {
+        let per_second = |units: f64| Rate::per_second(meter.amount_of(units) as f64);
         (per_second(demand * self.part), per_second(demand * self.later_part))
     }
 }
@@ -468,6 +499,11 @@ fn remnant(nodes: usize) -> f64 {
 const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl HotKey {
+    /// Whether what is expected of the key is drawn on this cell; not where its quota has changed since.
+    fn is_of(&self, cell: &Cell) -> bool {
+        cell.forecast() == self.forecast
+    }
+
     fn demand(&self) -> f64 {
         if self.weight > 0.0 { self.sum / self.weight } else { 0.0 }
     }
@@ -501,7 +537,7 @@ impl HotKey {
         if total == 0 {
             return;
         }
-        let drain = table.drain.load().at(now.mono);
+        let drain = table.cell(slot).map_or(0, |cell| table.drained(cell, now));
         let taken = ledger.draw(table, slot, total, drain, now);
         // A debt that is as deep as it may be takes no more; then the expectation was debited in part only.
         let part = taken as f64 / total as f64;
@@ -518,12 +554,13 @@ impl HotKey {
     /// Works out what peers will be spending, from a level that has just been brought up to now.
     fn expect(&mut self, table: &Table, cell: &Cell, supply: Supply, now: Now) {
         let others: f64 = self.peers.iter().map(|peer| peer.demand).sum();
-        let pace = Pace::new(table, supply, self.demand() + others, table.level_of(cell, now), now.mono);
+        let meter = table.meter_of(cell);
+        let pace = Pace::new(meter, supply, self.demand() + others, table.level_of(cell, now), now.mono);
         self.bend = pace.bend;
         for peer in &mut self.peers {
-            (peer.rate, peer.later_rate) = pace.of(table, peer.demand);
+            (peer.rate, peer.later_rate) = pace.of(meter, peer.demand);
         }
-        let (rate, later_rate) = pace.of(table, others);
+        let (rate, later_rate) = pace.of(meter, others);
         if let Some(flow) = table.forecasts.get(usize::from(self.forecast)) {
             flow.store(Flow {
                 base: 0,
@@ -561,7 +598,7 @@ impl HotKey {
     fn parted(&self, table: &Table, cell: &Cell, now: Timestamp) -> f64 {
         let Some(stated) = self.stated else { return f64::INFINITY };
         let spent = cell.level.spent().saturating_sub(stated.spent) as f64;
-        spent - table.meter().as_units(stated.flow.at(now))
+        spent - table.meter_of(cell).as_units(stated.flow.at(now))
     }
 
     fn peer(&mut self, actor: ActorIndex) -> Option<&mut Expected> {

@@ -284,7 +284,7 @@ impl Gossip {
             return None;
         }
         let cell = book.table.cell(slot)?;
-        let meter = book.table.meter();
+        let meter = book.table.meter_of(cell);
         let level = book.table.look_at(slot, cell, 0, now).0;
         let missing = meter.as_units(meter.capacity().saturating_sub(level));
         let parts = book.table.parts(slot, cell, now).into_iter().map(|(age, amount)| SyncPart {
@@ -462,17 +462,16 @@ impl Gossip {
     pub(super) fn finish_joining(&mut self, how: Joined, now: Now) {
         let Some(joining) = self.joining.take() else { return };
         for (limit, book) in (0_u16..).zip(&self.books) {
-            let initial = book.table.initial_level();
-            let meter = book.table.meter();
             // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
-            let raise =
-                if how == Joined::TimedOut && meter.is_continuous() { 0 } else { meter.capacity() - initial };
+            let stays = how == Joined::TimedOut && book.table.meter().is_continuous();
             let first = joining.held.get(usize::from(limit)).copied().unwrap_or(0);
             for slot in
                 (first..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot)))
             {
-                if let Some(cell) = book.table.cell(slot) {
-                    cell.level.credit(raise);
+                if let Some(cell) = book.table.cell(slot).filter(|_| !stays) {
+                    let _held = book.table.hold(slot);
+                    let meter = book.table.meter_of(cell);
+                    cell.level.credit(meter.capacity() - book.table.initial_level(meter));
                 }
             }
         }

@@ -233,7 +233,7 @@ impl Gate {
                 return Approach::Keyless { missing, status };
             }
         };
-        let listed = address.and_then(|address| self.limiter.listed(address));
+        let listed = address.and_then(|address| self.limiter.listed(address, key));
         Approach::Check { key, cost: self.cost.as_ref().map_or(1, |cost| cost(request)), listed }
     }
 
@@ -277,7 +277,7 @@ impl Gate {
     /// Checks where nothing is done about what passes; a refusal is the error.
     #[inline]
     pub(super) fn let_pass(&self, key: Key, cost: u64, listed: Option<Override>) -> Result<(), Verdict<'_>> {
-        let fits = self.limiter.limit().check_fits(cost).is_ok();
+        let fits = self.limiter.bands().check_fits(key, cost).is_ok();
         let verdict = if cost == 0 || listed.is_some() || !fits {
             self.check(key, cost, listed).0
         } else {
@@ -303,7 +303,7 @@ impl Gate {
             // What costs nothing passes whatever is left, but not for who is kept out.
             _ if cost == 0 && !decision.is_kept_out() => return Verdict::Free(decision),
             _ if decision.is_kept_out() => Verdict::Refused(decision),
-            _ if self.limiter.limit().check_fits(cost).is_err() => Verdict::NeverPasses(decision),
+            _ if self.never_passes(&decision, cost) => Verdict::NeverPasses(decision),
             // What is allowed only because the limit is tried out has spent nothing.
             true if !decision.is_shadow_refusal() => Verdict::Spent(decision),
             _ => Verdict::Refused(decision),
@@ -317,6 +317,12 @@ impl Gate {
             tracing::warn!(limit, requests, shadow = self.is_shadow(), "requests over the limit");
         }
         verdict
+    }
+
+    /// Whether a cost is above what the limit can ever hold, or the quota that the decision's key has of its own.
+    fn never_passes(&self, decision: &Decision<'_>, cost: u64) -> bool {
+        let limit = if decision.limit().band() == 0 { decision.limit() } else { self.limiter.limit() };
+        limit.check_fits(cost).is_err()
     }
 
     pub(super) fn partition_key_of(&self, request: &RequestHead<'_>) -> Option<Box<[u8]>> {

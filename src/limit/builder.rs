@@ -1,10 +1,10 @@
 //! Putting a limit together, and checking it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use super::{
     Algorithm, DEFAULT_MAX_KEYS, Limit, LimitError, MAX_BANDS, MAX_KEYS, MAX_NAME_BYTES, MAX_PERIOD,
-    MAX_PRECISION, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota, Rule, Windows,
+    MAX_PRECISION, MAX_QUOTAS, MAX_UNITS, MAX_UNITS_PER_SECOND, MIN_PERIOD, OnFull, OnPartition, Quota, Rule, Windows,
 };
 use crate::{
     algorithm::Meter,
@@ -28,6 +28,8 @@ pub struct LimitBuilder {
     /// Further quotas and their bursts.
     further: Vec<(Quota, Option<u64>)>,
     listed: Vec<(String, Override)>,
+    /// What is said of single keys.
+    overrides: Vec<(String, Override)>,
 }
 
 impl LimitBuilder {
@@ -54,6 +56,7 @@ impl LimitBuilder {
             staggered: false,
             further: Vec::new(),
             listed: Vec::new(),
+            overrides: Vec::new(),
         }
     }
 
@@ -169,12 +172,35 @@ impl LimitBuilder {
         self
     }
 
+    /// Sets what applies to one key in place of what the limit says: most of all, a quota of its own.
+    ///
+    /// It holds as long as nothing else is said of the key at run time
+    /// ([`set_override`](crate::Limiter::set_override)). With the allow and deny lists, there can be
+    /// [`MAX_LISTED`](crate::MAX_LISTED) entries, of keys of up to 1,024 bytes; and up to
+    /// [`MAX_QUOTAS`](crate::MAX_QUOTAS) different quotas.
+    ///
+    /// ```
+    /// use ratemesh::{Limit, Limiter, Override, Quota};
+    ///
+    /// let limit = Limit::token_bucket("api", Quota::per_second(10))
+    ///     .override_key("premium", Override::quota(Quota::per_second(1_000)))
+    ///     .build()?;
+    /// let limiter = Limiter::new(limit);
+    /// assert_eq!(limiter.check("premium").remaining(), 999);
+    /// assert_eq!(limiter.check("anyone").remaining(), 9);
+    /// # Ok::<(), ratemesh::LimitError>(())
+    /// ```
+    pub fn override_key(mut self, key: &str, says: Override) -> Self {
+        self.overrides.push((key.to_owned(), says));
+        self
+    }
+
     /// Checks the limit.
     ///
     /// # Errors
     /// Names the field that cannot stand, its value, and what would do.
     pub fn build(self) -> Result<Limit, LimitError> {
-        let Self { mut rule, burst, queue, precision, staggered, further, listed } = self;
+        let Self { mut rule, burst, queue, precision, staggered, further, listed, overrides } = self;
         check_name(&rule.name)?;
         match &mut rule.algorithm {
             Algorithm::LeakyBucket { queue: units } => *units = queue.unwrap_or(*units),
@@ -202,7 +228,7 @@ impl LimitBuilder {
             let wanted = "a ban of more than zero and at most 400 days";
             return Err(rule.error("on_exceed", format!("{ban:?}"), wanted));
         }
-        rule.lists = lists(&rule, &listed)?;
+        rule.lists = lists(&rule, &listed, &overrides)?;
         rule.check_bands(&further)?;
         let bands = further.into_iter().zip(1..).map(|((quota, burst), band)| {
             let algorithm = match rule.algorithm {
@@ -219,6 +245,7 @@ impl LimitBuilder {
         limit.largest_cost = bands.iter().map(Limit::largest_cost).fold(limit.largest_cost, u64::min);
         limit.queue = queue.unwrap_or(limit.largest_cost);
         limit.further = (!bands.is_empty()).then(|| bands.into());
+        limit.check_overrides(&overrides)?;
         Ok(limit)
     }
 }
@@ -263,7 +290,11 @@ fn check_quota(rule: &Rule) -> Result<(), LimitError> {
     Ok(())
 }
 
-fn lists(rule: &Rule, listed: &[(String, Override)]) -> Result<Option<Arc<Lists>>, LimitError> {
+fn lists(
+    rule: &Rule,
+    listed: &[(String, Override)],
+    overrides: &[(String, Override)],
+) -> Result<Option<Arc<Lists>>, LimitError> {
     let mut lists = Lists::default();
     for (entry, says) in listed {
         if !lists.add(entry, *says) {
@@ -271,7 +302,32 @@ fn lists(rule: &Rule, listed: &[(String, Override)]) -> Result<Option<Arc<Lists>
             return Err(rule.error(field, format!("{entry:?}"), ENTRY));
         }
     }
+    for (key, says) in overrides {
+        if !lists.add_key(key, *says) {
+            let wanted = "keys of 1 to 1,024 bytes; 10,000 entries a limit at most";
+            return Err(rule.error("override", format!("{key:?}"), wanted));
+        }
+    }
     Ok((!lists.is_empty()).then(|| Arc::new(lists)))
+}
+
+impl Limit {
+    /// Whether the quotas of single keys can stand.
+    fn check_overrides(&self, overrides: &[(String, Override)]) -> Result<(), LimitError> {
+        let mut quotas = BTreeSet::new();
+        for (key, says) in overrides {
+            let Override::Quota { quota, burst } = *says else { continue };
+            self.with_quota(quota, burst).map_err(|error| {
+                let value = format!("{key:?} with a {} of {}", error.field, error.value);
+                LimitError { field: "override", value, ..error }
+            })?;
+            quotas.insert((quota, burst));
+        }
+        if quotas.len() > MAX_QUOTAS {
+            return Err(self.rule.error("override", quotas.len(), "at most 50 different quotas of keys"));
+        }
+        Ok(())
+    }
 }
 
 impl Rule {
@@ -295,7 +351,7 @@ impl Rule {
     }
 
     /// Checks one quota.
-    fn build(self, burst: Option<u64>) -> Result<Limit, LimitError> {
+    pub(super) fn build(self, burst: Option<u64>) -> Result<Limit, LimitError> {
         let mut rule = self;
         check_quota(&rule)?;
         match (&mut rule.algorithm, burst) {
@@ -356,7 +412,7 @@ impl Rule {
         }
     }
 
-    fn error(&self, field: &'static str, value: impl fmt::Display, wanted: &'static str) -> LimitError {
+    pub(super) fn error(&self, field: &'static str, value: impl fmt::Display, wanted: &'static str) -> LimitError {
         LimitError { limit: self.name.clone(), field, value: value.to_string(), wanted }
     }
 }

@@ -63,17 +63,41 @@ impl Limiter {
         bans.into_iter().collect()
     }
 
-    /// Sets what applies to `key` in place of its level, until it is [cleared](Self::clear_override) or set otherwise.
+    /// Sets what applies to `key` in place of what the limit says, until it is [cleared](Self::clear_override) or set
+    /// otherwise: that it is admitted, refused, or has a quota of its own in place of all the limit's quotas.
     ///
-    /// Of a key's own rules a denial goes first, be it set here or listed in the limit, then a ban, then an admission; and all
-    /// of them before what is said of the network of an address. Where two nodes set it at once, one of the two
-    /// holds on all nodes.
+    /// A quota holds at once, and what has been spent counts on: what was missing to the former capacity is missing to the
+    /// new one, as far as debts may go. A node that has not heard of it yet decides by the former quota; what it admits is
+    /// counted by all.
+    ///
+    /// Of a key's own rules a denial goes first, be it set here or listed in the limit, then a ban, then an admission or a
+    /// quota, of which the one set here goes before the one in the limit; and all of them before what is said of the network
+    /// of an address. Where two nodes set it at once, one of the two holds on all nodes.
+    ///
+    /// ```
+    /// use ratemesh::{Limit, Limiter, Override, Quota};
+    ///
+    /// let api = Limiter::new(Limit::token_bucket("api", Quota::per_second(10)).build()?);
+    /// assert_eq!(api.check("alice").remaining(), 9);
+    /// api.set_override("alice", Override::quota(Quota::per_second(500)))?;
+    /// assert_eq!(api.check("alice").remaining(), 498);
+    /// api.clear_override("alice")?;
+    /// assert_eq!(api.check("alice").remaining(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As many keys have an override as can have one ([`MAX_OVERRIDES`](crate::MAX_OVERRIDES)).
+    /// The quota cannot stand, or is of other periods than the limit's windows; there have been too many different ones; or
+    /// as many keys have an override as can have one ([`MAX_OVERRIDES`](crate::MAX_OVERRIDES)).
     pub fn set_override(&self, key: impl KeySource, says: Override) -> Result<(), RuleError> {
         let (key, now) = (self.hasher.key(key), self.clock.precise());
-        self.bands.tables().try_for_each(|table| table.set_override(key, says, now))
+        let exempt = match says {
+            // It takes the place of all the limit's quotas.
+            Override::Quota { .. } => Override::Allow,
+            says => says,
+        };
+        self.bands.first().set_override(key, says, now)?;
+        self.bands.tables().skip(1).try_for_each(|table| table.set_override(key, exempt, now))
     }
 
     /// Ends what [`set_override`](Self::set_override) set; returns whether there was anything, as far as this node had
@@ -105,16 +129,18 @@ impl Limiter {
         self.bands.tables().try_for_each(|table| table.reset(key, now))
     }
 
-    /// What the limit's lists say of the network of an address.
+    /// What the limit's lists say of the network of an address, for the key that stands for it.
+    #[cfg(feature = "http")]
     #[inline]
-    pub(crate) fn listed(&self, address: IpAddr) -> Option<Override> {
-        self.limit().lists().and_then(|lists| lists.find(address))
+    pub(crate) fn listed(&self, address: IpAddr, key: Key) -> Option<Override> {
+        self.bands.listed(address, key)
     }
 
     /// What the limit's lists say of the network of the address that `key` is, if it is one.
     #[inline]
     pub(crate) fn listed_network(&self, key: &impl KeySource) -> Option<Override> {
-        self.listed(key.address()?)
+        let address = key.address().filter(|_| self.limit().lists().is_some())?;
+        self.bands.listed(address, self.hasher.key(key))
     }
 
     /// Decides by the network of the address that `key` is, where the limit's lists say something of it.

@@ -56,7 +56,8 @@ impl Node {
         let limits: Vec<Bands> = limits.iter().cloned().map(Bands::new).collect();
         let tables: Vec<Arc<Table>> = limits.iter().flat_map(Bands::tables).cloned().collect();
         // As the cluster digests its keys.
-        tables.iter().for_each(|table| table.list_keys(&KeyHasher::default()));
+        let at = self.time(now);
+        tables.iter().for_each(|table| table.list_keys(&KeyHasher::default(), at));
         let woken = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&woken);
         let wake: Wake = Arc::new(move || flag.store(true, Ordering::Relaxed));

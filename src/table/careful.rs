@@ -1,8 +1,9 @@
 //! What is not a function of the time alone: windows that slide, and windows that begin at each key's own time.
 //!
-//! Where windows begin at each key's own time, it is only the time that differs by key. Where a window slides, what comes back is not a function of time alone but of what the key spent and when. Its history
-//! lies beside its cell behind a lock, which a check holds while it lets go of what has left the window and spends.
-//! The cell's level is what the history says: the capacity less all that is within the window.
+//! Where windows begin at each key's own time, it is only the time that differs by key. Where a window slides, what comes
+//! back is not a function of time alone but of what the key spent and when. Its history lies beside its cell behind a
+//! lock, which a check holds while it lets go of what has left the window and spends. The cell's level is what the history
+//! says: the capacity less all that is within the window.
 
 use std::{
     collections::HashMap,
@@ -12,6 +13,7 @@ use std::{
 use super::{Cell, Table, Witness};
 use crate::{
     algorithm::{
+        Meter,
         level::{DEAD, Outcome},
         sliding_window::{Cut, History},
     },
@@ -72,7 +74,7 @@ impl Kept {
         let spent = cell.level.spent() & !DEAD;
         let new = spent.saturating_sub(self.seen);
         self.seen = spent;
-        self.history.add(cut, CURRENT, table.meter().fixed(new));
+        self.history.add(cut, CURRENT, table.meter_of(cell).fixed(new));
         let left = self.history.advance(cut, now.mono);
         if left > 0 {
             cell.level.credit(left);
@@ -84,9 +86,10 @@ impl Table {
     /// What a key has earned since the clock's origin, where windows may begin at a time of its own.
     #[inline]
     pub(crate) fn earned(&self, cell: &Cell, now: Now) -> u64 {
+        let meter = self.meter_of(cell);
         match self.stagger_nanos {
-            0 => self.meter().earned(now),
-            _ => self.meter().earned(self.own_time(cell.key(), now)),
+            0 => meter.earned(now),
+            _ => meter.earned(self.own_time(cell.key(), now)),
         }
     }
 
@@ -96,11 +99,11 @@ impl Table {
     }
 
     /// How long until a level is restored, where that does not follow from the meter and the time alone.
-    pub(super) fn waits(&self, key: Key, level: i64, cost: u64, now: Now) -> Waits {
+    pub(super) fn waits(&self, meter: &Meter, key: Key, level: i64, cost: u64, now: Now) -> Waits {
         if self.stagger_nanos == 0 {
             return Waits::BY_METER;
         }
-        let (meter, now) = (self.meter(), self.own_time(key, now));
+        let now = self.own_time(key, now);
         let until = |wanted: i64| meter.nanos_to_earn(wanted.saturating_sub(level), now);
         Waits { retry: until(meter.need(cost)), reset: until(meter.capacity()) }
     }
@@ -118,8 +121,11 @@ impl Table {
         now: Now,
         witness: &dyn Witness,
     ) -> Option<Decision<'_>> {
-        let (limit, basis, meter, cut) = (&self.limit, self.stance().basis, self.meter(), histories.cut);
+        let (basis, cut) = (self.stance().basis, histories.cut);
+        // The quota does not change while this is held.
         let mut shard = histories.shard(slot);
+        let limit = self.limit_of(cell);
+        let meter = limit.meter();
         let kept = histories.kept(&mut shard, slot, cell, key)?;
         loop {
             kept.advance(self, cut, cell, now);
@@ -152,7 +158,7 @@ impl Table {
                         ..Decision::by_meter(limit, false, basis, level, cost, now)
                     });
                 }
-                Outcome::Full => cell.level.put_lid_on(meter, 0, drawn),
+                Outcome::Full => cell.level.put_lid_on(meter, 0, drawn, || true),
                 Outcome::Contended => {}
                 Outcome::Gone => return None,
             }
@@ -163,17 +169,18 @@ impl Table {
     pub(crate) fn look_at(&self, slot: u32, cell: &Cell, cost: u64, now: Now) -> (i64, Waits) {
         let Some(histories) = &self.histories else {
             let level = self.level_of(cell, now);
-            return (level, self.waits(cell.key(), level, cost, now));
+            return (level, self.waits(self.meter_of(cell), cell.key(), level, cost, now));
         };
         let cut = histories.cut;
         let mut shard = histories.shard(slot);
         let Some(kept) = histories.kept(&mut shard, slot, cell, cell.key()) else {
-            return (self.initial_level(), Waits { retry: 0, reset: 0 });
+            return (self.initial_level(self.meter_of(cell)), Waits { retry: 0, reset: 0 });
         };
+        let meter = self.meter_of(cell);
         kept.advance(self, cut, cell, now);
         let drawn = self.drawn(cell, now).saturating_sub(kept.history.faded(cut, now.mono));
-        let level = cell.level.read(self.meter(), 0, drawn).min(self.meter().capacity());
-        let missing = self.meter().need(cost).saturating_sub(level);
+        let level = cell.level.read(meter, 0, drawn).min(meter.capacity());
+        let missing = meter.need(cost).saturating_sub(level);
         let retry = kept.history.nanos_until(cut, missing, now.mono);
         (level, Waits { retry, reset: kept.history.nanos_until_empty(cut, now.mono) })
     }
@@ -193,8 +200,9 @@ impl Table {
     /// gone on.
     pub(crate) fn settle_in_history(&self, slot: u32, cell: &Cell, amount: i64, age: u64, now: Now) -> i64 {
         let Some(histories) = &self.histories else { return 0 };
-        let (meter, cut) = (self.meter(), histories.cut);
+        let cut = histories.cut;
         let mut shard = histories.shard(slot);
+        let meter = self.meter_of(cell);
         let Some(kept) = histories.kept(&mut shard, slot, cell, cell.key()) else { return 0 };
         kept.advance(self, cut, cell, now);
         if amount < 0 {
@@ -221,8 +229,9 @@ impl Table {
         now: Now,
     ) {
         let Some(histories) = &self.histories else { return };
-        let (meter, cut) = (self.meter(), histories.cut);
+        let cut = histories.cut;
         let mut shard = histories.shard(slot);
+        let meter = self.meter_of(cell);
         let Some(kept) = histories.kept(&mut shard, slot, cell, cell.key()) else { return };
         kept.advance(self, cut, cell, now);
         kept.history.take_back(included);
@@ -233,6 +242,24 @@ impl Table {
         let spent = kept.history.parts(cut, now.mono).fold(0_i64, |sum, (_, part)| sum.saturating_add(part));
         let level = meter.capacity().saturating_sub(spent).max(-meter.max_debt());
         cell.level.set(meter, 0, self.drawn(cell, now), level);
+    }
+
+    /// Puts what is within the window of the key in `slot` into another fixed point, where it slides, and tells `change` how
+    /// much that is before anybody else can look. Returns whether it did.
+    pub(super) fn rescale_history(
+        &self,
+        slot: u32,
+        cell: &Cell,
+        now: Now,
+        rescale: impl Fn(i64) -> i64,
+        change: impl Fn(i64),
+    ) -> bool {
+        let Some(histories) = &self.histories else { return false };
+        let mut shard = histories.shard(slot);
+        let Some(kept) = histories.kept(&mut shard, slot, cell, cell.key()) else { return false };
+        kept.advance(self, histories.cut, cell, now);
+        change(kept.history.rescale(rescale));
+        true
     }
 
     /// Forgets what is within the window of a key, where it slides; returns whether it does.
@@ -249,7 +276,7 @@ impl Table {
             self.settle_in_history(slot, cell, -amount, 0, now);
         } else {
             let (earned, drawn) = (self.earned(cell, now), self.drawn(cell, now));
-            cell.level.credit_to_capacity(self.meter(), earned, drawn, amount);
+            cell.level.credit_to_capacity(self.meter_of(cell), earned, drawn, amount);
         }
     }
 

@@ -147,24 +147,27 @@ impl Table {
         ahead: u64,
         now: Now,
     ) -> (Decision<'_>, Option<Spending>) {
-        let meter = self.meter();
-        let ahead = meter.earned_ahead(ahead);
-        // What a leaky bucket lets through may take it below zero as it is.
-        let floor = (meter.need(cost) - meter.fixed(cost)).saturating_sub_unsigned(ahead);
         let basis = self.stance().basis;
         // Refusals, and what the level does not decide, take the usual way.
         if self.stance().verdict == Verdict::Level
             && ahead > 0
+            && self.meter().is_continuous()
             && let Some(slot) = self.find(key).or_else(|| self.insert(key, now))
             && let Some(cell) = self.slab.get(slot)
-            && let (_, Outcome::Allowed { level, spent }) =
-                self.spend_down_to(slot, key, cost..=cost, floor, now)
         {
-            self.lanes.count_check();
-            self.note_spent(slot, cell, spent, now);
-            let spending = Spending { slot, key, units: cost, end: spent, at: now };
-            let decision = Decision::by_meter(&self.limit, true, basis, level, cost, now);
-            return (decision, Some(spending));
+            let limit = self.limit_of(cell);
+            let meter = limit.meter();
+            // What a leaky bucket lets through may take it below zero as it is.
+            let floor = (meter.need(cost) - meter.fixed(cost)).saturating_sub_unsigned(meter.earned_ahead(ahead));
+            if let (_, Outcome::Allowed { level, spent }) =
+                self.spend_down_to(slot, key, cost..=cost, |_| floor, now)
+            {
+                self.lanes.count_check();
+                self.note_spent(slot, cell, spent, now);
+                let spending = Spending { slot, key, units: cost, end: spent, at: now };
+                let decision = Decision::by_meter(limit, true, basis, level, cost, now);
+                return (decision, Some(spending));
+            }
         }
         self.take(key, cost, now, || now)
     }
@@ -175,12 +178,14 @@ impl Table {
         slot: u32,
         key: Key,
         units: std::ops::RangeInclusive<u64>,
-        floor: i64,
+        floor: impl Fn(&Meter) -> i64,
         now: Now,
     ) -> (u64, Outcome) {
         let Some(cell) = self.slab.get(slot) else { return (0, Outcome::Gone) };
-        let (meter, drawn) = (self.meter(), self.drawn(cell, now));
-        let earned = self.earned(cell, now);
+        // The quota does not change while this is held.
+        let _held = self.stripes.hold(slot);
+        let (meter, drawn) = (self.meter_of(cell), self.drawn(cell, now));
+        let (earned, floor) = (self.earned(cell, now), floor(meter));
         loop {
             let units = units.clone();
             let (spent, outcome) =
@@ -188,14 +193,14 @@ impl Table {
             if outcome != Outcome::Full {
                 return (spent, outcome);
             }
-            cell.level.put_lid_on(meter, earned, drawn);
+            cell.level.put_lid_on(meter, earned, drawn, || true);
         }
     }
 
     /// Spends up to `units` more on what `spending` was spent on, whatever the level, but never deeper than debts may go;
     /// returns how many. They count for the epoch and the window that it is now.
     pub(crate) fn spend_more(&self, spending: &Spending, units: u64, now: Now) -> u64 {
-        let (key, floor) = (spending.key, -self.meter().max_debt());
+        let (key, floor) = (spending.key, |meter: &Meter| -meter.max_debt());
         let mut slot = spending.slot;
         // Somebody may take the slot away between looking and spending, but not every time.
         for _ in 0..4 {
@@ -235,7 +240,7 @@ impl Table {
         if end > cell.base.load(Ordering::Acquire) || self.limit.permit_returns_on_drop() {
             return self.give_back_held(slot, cell, spent, units, now);
         }
-        let retired = now.mono.since(at.mono) >= 2 * self.limit.epoch_length();
+        let retired = now.mono.since(at.mono) >= 2 * self.limit().epoch_length();
         if self.limit.has_common_epochs() || retired || !self.marks.is_heard() {
             return 0;
         }
@@ -253,14 +258,15 @@ impl Table {
             return 0;
         }
         // What is missing to a window's quota is what was spent in it; the rest is of windows that are over.
-        let missing = self.meter().capacity().saturating_sub(self.level_of(cell, now));
-        let units = if self.meter().needs_wall() { units.min(self.meter().whole(missing)) } else { units };
+        let meter = self.meter_of(cell);
+        let missing = meter.capacity().saturating_sub(self.level_of(cell, now));
+        let units = if meter.needs_wall() { units.min(meter.whole(missing)) } else { units };
         self.give_back_held(slot, cell, spent, units, now)
     }
 
     /// Gives back units of the current epoch, as far as they have not been given back, in a slot that is held.
     fn give_back_held(&self, slot: u32, cell: &Cell, spent: u64, units: u64, now: Now) -> u64 {
-        let meter = self.meter();
+        let meter = self.meter_of(cell);
         let window = meter.window(now).filter(|_| self.limit.has_common_epochs());
         let window = window.map(|window| window as u16);
         let refunded = refunds_in(cell.refunded.load(Ordering::Acquire), window);
@@ -278,7 +284,7 @@ impl Table {
     pub(super) fn give_all_back(&self, slot: u32, cell: &Cell, now: Now) {
         let _held = self.stripes.hold(slot);
         self.give_back_held(slot, cell, cell.level.spent(), u64::MAX, now);
-        let meter = self.meter();
+        let meter = self.meter_of(cell);
         if self.empty_history(slot, cell, now) {
             return;
         }

@@ -86,10 +86,11 @@ impl Table {
         if let Some(histories) = &self.histories {
             histories.forget(slot);
         }
-        cell.assign(key, if self.marks.is_heard() { CLEAN } else { SILENT });
+        cell.assign(key, self.quota_of(key), if self.marks.is_heard() { CLEAN } else { SILENT });
         // Before the cell lives, so that nobody takes what an earlier key spent for this one's.
         cell.base.store((cell.level.spent() & !DEAD) + 1, Ordering::Release);
-        cell.level.revive(self.meter(), self.start(cell, now), self.initial_level());
+        let meter = self.meter_of(cell);
+        cell.level.revive(meter, self.start(cell, now), self.initial_level(meter));
         if key != SHARED_KEY {
             self.room.live.fetch_add(1, Ordering::Relaxed);
         }
@@ -98,7 +99,7 @@ impl Table {
         });
         drop(shard);
         if self.rules.is_any() {
-            self.mark_new(key, now);
+            self.mark_new(slot, key, now);
         }
         Some(slot)
     }
@@ -165,10 +166,12 @@ impl Table {
         let Some(cell) = self.slab.get(slot) else { return false };
         self.advance(slot, cell, now);
         let spent = cell.level.spent();
-        let meter = self.meter();
+        let quota = cell.quota();
+        let meter = self.limit_at(quota).meter();
         let level = cell.level.read(meter, self.earned(cell, now), self.drawn(cell, now));
         let idle_level = meter.capacity().saturating_add_unsigned(meter.earned_within(nanos, now));
-        spent & DEAD == 0 && level >= idle_level && self.evict(slot, cell, spent)
+        // A key whose quota is being changed has no level to go by.
+        spent & DEAD == 0 && level >= idle_level && cell.quota() == quota && self.evict(slot, cell, spent)
     }
 
     /// Gives up the key in `slot` if it has spent exactly `spent`.
@@ -215,6 +218,8 @@ impl Table {
                     cell.base.store(spent, Ordering::Relaxed);
                 }
                 cell.flush_at.store(CLEAN, Ordering::Relaxed);
+                // Earlier gossip's forecasts are nobody's any more.
+                cell.set_forecast(0);
                 if spent != cell.base.load(Ordering::Relaxed) {
                     self.marks.note_changed(slot);
                 }

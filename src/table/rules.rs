@@ -5,11 +5,13 @@
 //! check of any other key costs what it would cost without rules.
 //!
 //! A mark only says that there may be a rule: where there is none any more, it is taken off at the next check.
+//!
+//! An override that gives a key another quota is no rule of this kind: the level decides, by the quota that the cell names.
 
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -18,8 +20,9 @@ use std::{
 use super::{Decision, Key, Now, SHARED_KEY, Table, slab::Cell};
 use crate::{
     decision::{Reason, Waits},
-    error::RuleError,
+    error::{CostError, RuleError},
     key::KeyHasher,
+    limit::{Limit, Quota},
     lists::Override,
     notice::{Kind, MAX_BAN, Notice, Notices, RESET_REMEMBERED, Said, Subject, Unsaid},
     time::{Timestamp, saturating_nanos},
@@ -43,7 +46,7 @@ pub(super) struct Rules {
 #[derive(Default)]
 struct Held {
     /// Keys that the limit's own lists name.
-    listed: OnceLock<BTreeMap<Key, Override>>,
+    listed: RwLock<Arc<BTreeMap<Key, Override>>>,
     notices: RwLock<Notices>,
     /// What was said here since the gossip last asked.
     news: Mutex<Vec<Subject>>,
@@ -69,7 +72,7 @@ impl Rules {
         self.held.notices.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Notices> {
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Notices> {
         self.held.notices.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -77,9 +80,9 @@ impl Rules {
         self.held.writer.load(Ordering::Relaxed)
     }
 
-    /// What applies to a key: a denial before a ban, a ban before an admission.
+    /// What applies to a key in place of its level: a denial before a ban, a ban before an admission.
     fn ruling(&self, notices: &Notices, key: Key, now: Timestamp) -> Option<Ruling> {
-        let listed = self.held.listed.get().and_then(|listed| listed.get(&key).copied());
+        let listed = self.listed().get(&key).copied();
         let overridden = notices.overridden(key);
         if listed == Some(Override::Deny) || overridden == Some(Said::Denied) {
             return Some(Ruling::Denied);
@@ -87,12 +90,33 @@ impl Rules {
         if let Some(until) = notices.banned_until(key, now) {
             return Some(Ruling::Banned(until));
         }
-        (listed == Some(Override::Allow) || overridden == Some(Said::Allowed)).then_some(Ruling::Allowed)
+        let allowed = match overridden {
+            None => listed == Some(Override::Allow),
+            Some(said) => said == Said::Allowed,
+        };
+        allowed.then_some(Ruling::Allowed)
+    }
+
+    /// The quota that an override gives to a key, and its burst: one set at run time before one of the limit's own.
+    fn quota(&self, notices: &Notices, key: Key) -> Option<(Quota, u64)> {
+        match notices.overridden(key) {
+            Some(Said::Quota { units, period, burst }) => {
+                Some((Quota::new(units, Duration::from_nanos(period)), burst))
+            }
+            Some(_) => None,
+            None => match self.listed().get(&key) {
+                Some(Override::Quota { quota, burst }) => Some((*quota, *burst)),
+                _ => None,
+            },
+        }
+    }
+
+    fn listed(&self) -> Arc<BTreeMap<Key, Override>> {
+        Arc::clone(&self.held.listed.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn renew_any(&self, notices: &Notices) {
-        let listed = self.held.listed.get().is_some_and(|listed| !listed.is_empty());
-        self.any.store(listed || !notices.is_empty(), Ordering::Relaxed);
+        self.any.store(!self.listed().is_empty() || !notices.is_empty(), Ordering::Relaxed);
     }
 
     fn tell(&self, subject: Subject) {
@@ -125,7 +149,7 @@ impl Table {
         if ruling.is_none() && marked {
             // Looked at again under the lock, where no rule can come meanwhile.
             let notices = self.rules.write();
-            self.mark(&notices, key, now.mono);
+            self.mark(&notices, key, now);
         }
         Some(self.ruled(ruling?, key, cost, now, true))
     }
@@ -153,19 +177,54 @@ impl Table {
         if counts {
             self.lanes.count_check();
         }
-        let own = self.ruling(key, now);
-        let by_network = match listed {
-            Override::Allow => Ruling::Allowed,
-            Override::Deny => Ruling::Denied,
-        };
-        self.ruled(own.unwrap_or(by_network), key, cost, now, counts)
+        let by_network = if listed == Override::Allow { Ruling::Allowed } else { Ruling::Denied };
+        self.ruled(self.ruling(key, now).unwrap_or(by_network), key, cost, now, counts)
+    }
+
+    /// Whether an override gives the key a quota of its own, so that what is said of its network does not apply.
+    pub(crate) fn has_own_quota(&self, key: Key) -> bool {
+        self.rules.is_any() && self.rules.quota(&self.rules.read(), key).is_some()
+    }
+
+    /// The number of the quota that the key should have.
+    pub(super) fn quota_of(&self, key: Key) -> u8 {
+        if self.rules.is_any() { self.quota_by(&self.rules.read(), key) } else { self.current() }
+    }
+
+    fn quota_by(&self, notices: &Notices, key: Key) -> u8 {
+        let own = self.rules.quota(notices, key).filter(|_| key != SHARED_KEY);
+        // What cannot stand here, because a peer's limit is another, does not apply here.
+        own.and_then(|(quota, burst)| self.quota_of_key(quota, burst).ok()).unwrap_or_else(|| self.current())
+    }
+
+    /// For how many units requests may wait at a time for a key.
+    #[cfg(feature = "acquire")]
+    pub(crate) fn queue_of(&self, key: Key) -> u64 {
+        self.limit_at(self.quota_of(key)).queue()
+    }
+
+    /// Whether `cost` can ever pass for a key.
+    #[inline]
+    pub(crate) fn check_fits(&self, key: Key, cost: u64) -> Result<(), CostError> {
+        if self.has_quotas_of_keys() { self.check_fits_by_rule(key, cost) } else { self.limit().check_fits(cost) }
+    }
+
+    #[cold]
+    fn check_fits_by_rule(&self, key: Key, cost: u64) -> Result<(), CostError> {
+        self.limit_at(self.quota_of(key)).check_fits(cost)
     }
 
     fn ruled(&self, ruling: Ruling, key: Key, cost: u64, now: Now, counts: bool) -> Decision<'_> {
+        let mut limit = self.limit();
         let (allowed, reason, level) = match ruling {
             Ruling::Allowed => {
-                let cell = self.find(key).and_then(|slot| self.slab.get(slot));
-                let level = cell.map_or_else(|| self.initial_level(), |cell| self.level_of(cell, now));
+                let level = match self.find(key).and_then(|slot| self.slab.get(slot)) {
+                    Some(cell) => {
+                        limit = self.limit_of(cell);
+                        self.level_of(cell, now)
+                    }
+                    None => self.initial_level(limit.meter()),
+                };
                 (true, Reason::Exempt, level)
             }
             Ruling::Denied => (false, Reason::Denied, 0),
@@ -175,7 +234,7 @@ impl Table {
             self.lanes.count_denial();
         }
         let basis = self.stance().basis;
-        Decision { reason, ..Decision::by_meter(&self.limit, allowed, basis, level, cost, now) }
+        Decision { reason, ..Decision::by_meter(limit, allowed, basis, level, cost, now) }
     }
 
     /// What a refusal by level entails for its key, as the limit says; returns the decision.
@@ -191,7 +250,8 @@ impl Table {
         mut waits: Waits,
         now: Now,
     ) -> Decision<'_> {
-        let (limit, meter, basis) = (&self.limit, self.meter(), self.stance().basis);
+        let (limit, basis) = (self.limit_of(cell), self.stance().basis);
+        let meter = limit.meter();
         if limit.counts_denied() {
             let (earned, drawn, floor) = (self.earned(cell, now), self.drawn(cell, now), -meter.max_debt());
             let spent = cell.level.spend_into_debt(meter, earned, drawn, cost, floor, || cell.holds(key));
@@ -215,22 +275,28 @@ impl Table {
         Decision { waits, ..Decision::by_meter(limit, false, basis, level, cost, now) }
     }
 
-    /// Marks the key's cell, or takes its mark off, as its rules say. The lock must be held for writing, so that rules and
-    /// marks change together; a key that is taken in meanwhile looks for its rules afterwards.
-    fn mark(&self, notices: &Notices, key: Key, now: Timestamp) {
-        if let Some(cell) = self.find(key).and_then(|slot| self.slab.get(slot)) {
-            let special = self.rules.ruling(notices, key, now).is_some();
+    /// Marks the key's cell, or takes its mark off, as its rules say, and gives it the quota that it should have. The lock
+    /// must be held for writing, so that rules and marks change together; a key that is taken in meanwhile looks for its
+    /// rules afterwards.
+    pub(super) fn mark(&self, notices: &Notices, key: Key, now: Now) {
+        if let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) {
+            let quota = self.quota_by(notices, key);
+            if cell.quota() != quota {
+                self.change_quota(slot, cell, key, quota, now);
+            }
+            let special = self.rules.ruling(notices, key, now.mono).is_some();
             cell.level.mark(special, || cell.holds(key));
         }
     }
 
     /// Marks a key that has just been taken in, if it is under a rule.
     #[cold]
-    pub(super) fn mark_new(&self, key: Key, now: Now) {
+    pub(super) fn mark_new(&self, slot: u32, key: Key, now: Now) {
         // What is said from now on finds the key's cell by itself.
-        if self.ruling(key, now).is_some() {
+        let quota = self.slab.get(slot).map(Cell::quota);
+        if self.ruling(key, now).is_some() || quota != Some(self.quota_of(key)) {
             let notices = self.rules.write();
-            self.mark(&notices, key, now.mono);
+            self.mark(&notices, key, now);
         }
     }
 }
@@ -243,7 +309,7 @@ impl Table {
             return Err(RuleError::Duration(duration));
         }
         let until = now.mono.after(duration);
-        self.change(Subject { kind: Kind::Ban, key }, now, |notices, subject, writer| {
+        self.say(Subject { kind: Kind::Ban, key }, now, |notices, subject, writer| {
             if notices.banned_until(key, now.mono).is_some_and(|banned| banned >= until) {
                 return Ok(false);
             }
@@ -262,8 +328,12 @@ impl Table {
         let said = match says {
             Override::Allow => Said::Allowed,
             Override::Deny => Said::Denied,
+            Override::Quota { quota, burst } => {
+                self.quota_of_key(quota, burst)?;
+                Said::Quota { units: quota.units(), period: saturating_nanos(quota.period()), burst }
+            }
         };
-        self.change(Subject { kind: Kind::Override, key }, now, |notices, subject, writer| {
+        self.say(Subject { kind: Kind::Override, key }, now, |notices, subject, writer| {
             if notices.overridden(key) == Some(said) {
                 return Ok(false);
             }
@@ -278,13 +348,13 @@ impl Table {
     }
 
     fn clear(&self, subject: Subject, now: Now) -> Result<bool, RuleError> {
-        self.change(subject, now, |notices, subject, writer| notices.clear(subject, writer, now.mono))
+        self.say(subject, now, |notices, subject, writer| notices.clear(subject, writer, now.mono))
     }
 
     /// Gives `key` its full capacity again, and says so.
     pub(crate) fn reset(&self, key: Key, now: Now) -> Result<(), RuleError> {
         let remembered = now.mono.after(RESET_REMEMBERED);
-        self.change(Subject { kind: Kind::Reset, key }, now, |notices, subject, writer| {
+        self.say(Subject { kind: Kind::Reset, key }, now, |notices, subject, writer| {
             notices.say(subject, Said::Reset, remembered, writer, now.mono)
         })?;
         self.restore(key, now);
@@ -301,7 +371,7 @@ impl Table {
         Some(slot)
     }
 
-    fn change(
+    fn say(
         &self,
         subject: Subject,
         now: Now,
@@ -316,7 +386,7 @@ impl Table {
                 changed = change(&mut notices, subject, self.rules.writer());
             }
             self.rules.renew_any(&notices);
-            self.mark(&notices, subject.key, now.mono);
+            self.mark(&notices, subject.key, now);
             changed
         };
         match changed {
@@ -342,6 +412,10 @@ impl Table {
         let overrides = notices.overrides().filter_map(|(key, said)| match said {
             Said::Allowed => Some((key, Override::Allow)),
             Said::Denied => Some((key, Override::Deny)),
+            Said::Quota { units, period, burst } => {
+                let quota = Quota::new(units, Duration::from_nanos(period));
+                Some((key, Override::Quota { quota, burst }))
+            }
             _ => None,
         });
         overrides.collect()
@@ -353,19 +427,39 @@ impl Table {
         (notices.bans(now.mono).count(), notices.overrides().count())
     }
 
-    /// Digests the keys that the limit's own lists name; done once.
-    pub(crate) fn list_keys(&self, hasher: &KeyHasher) {
-        let Some(lists) = self.limit.lists() else { return };
-        self.rules.held.listed.get_or_init(|| {
-            let mut listed = BTreeMap::new();
-            for (key, says) in lists.keys() {
-                let said = listed.entry(hasher.key(key)).or_insert(says);
-                *said = says.max(*said);
-            }
-            listed
-        });
+    /// Digests the keys that the limit's own lists name.
+    pub(crate) fn list_keys(&self, hasher: &KeyHasher, now: Now) {
+        let mut listed = BTreeMap::new();
+        for (key, says) in self.limit().lists().iter().flat_map(|lists| lists.keys()) {
+            let says = match says {
+                // It takes the place of all the limit's quotas, of which this is a further one.
+                Override::Quota { .. } if self.limit().band() > 0 => Override::Allow,
+                says => says,
+            };
+            let said = listed.entry(hasher.key(key)).or_insert(says);
+            *said = says.max(*said);
+        }
+        let listed = Arc::new(listed);
+        let former = {
+            let mut held = self.rules.held.listed.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *held, Arc::clone(&listed))
+        };
         let notices = self.rules.write();
         self.rules.renew_any(&notices);
+        former.keys().chain(listed.keys()).for_each(|key| self.mark(&notices, *key, now));
+    }
+
+    /// From now on the limit is `next`, also for keys that it names. Returns whether that could be noted: a table can have so
+    /// many quotas in its life. Keys without rules go over when they are next asked for, or by
+    /// [`bring_up_to_date`](Self::bring_up_to_date).
+    pub(crate) fn change(&self, next: Limit, hasher: &KeyHasher, now: Now) -> bool {
+        if !self.change_own(next) {
+            return false;
+        }
+        let stance = self.stance();
+        self.set_stance(stance);
+        self.list_keys(hasher, now);
+        true
     }
 }
 
@@ -382,7 +476,7 @@ impl Table {
         let taken = notices.take(subject, notice, now.mono);
         self.rules.renew_any(&notices);
         if taken == Ok(true) {
-            self.mark(&notices, subject.key, now.mono);
+            self.mark(&notices, subject.key, now);
         }
         taken
     }

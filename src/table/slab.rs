@@ -13,6 +13,14 @@ use crate::{algorithm::level::Level, key::Key, time::Timestamp};
 /// Cells a chunk: 64 kB.
 const CHUNK: usize = 1024;
 
+/// How many bits of a cell's terms name a forecast; the rest names a quota.
+const FORECAST_BITS: u32 = 9;
+const FORECAST_MASK: u16 = (1 << FORECAST_BITS) - 1;
+/// Forecasts that a table holds at once, for its hottest keys.
+pub(crate) const MAX_FORECASTS: usize = FORECAST_MASK as usize;
+/// Quotas that a table can have beside its first.
+pub(crate) const MAX_LATER_QUOTAS: usize = (1 << (u16::BITS - FORECAST_BITS)) - 1;
+
 /// One live key's hot state, in one cache line.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -28,8 +36,9 @@ pub(crate) struct Cell {
     digest: [AtomicU64; 2],
     /// Units refused; wraps.
     pub(crate) denied: AtomicU32,
-    /// Which forecast of the peers' spending is drawn on the level; 0 for none.
-    pub(crate) forecast: AtomicU16,
+    /// Which forecast of the peers' spending is drawn on the level, and above it which of the table's quotas the key has; 0
+    /// where it has the table's first quota and no forecast, as most keys do.
+    terms: AtomicU16,
     /// When the first unpublished unit was spent: milliseconds of the node's clock, modulo 2¹⁶.
     changed_ms: AtomicU16,
 }
@@ -48,7 +57,7 @@ impl Cell {
             base: AtomicU64::new(0),
             digest: [AtomicU64::new(0), AtomicU64::new(0)],
             denied: AtomicU32::new(0),
-            forecast: AtomicU16::new(0),
+            terms: AtomicU16::new(0),
             changed_ms: AtomicU16::new(0),
         }
     }
@@ -79,15 +88,44 @@ impl Cell {
         if since > u16::MAX - 100 { 0 } else { since }
     }
 
+    /// Whether the key has the table's first quota, and nothing is forecast for it.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.terms.load(Ordering::Relaxed) == 0
+    }
+
+    /// Which forecast is drawn on the level; 0 for none.
+    #[inline]
+    pub(crate) fn forecast(&self) -> u16 {
+        self.terms.load(Ordering::Relaxed) & FORECAST_MASK
+    }
+
+    /// Sets it.
+    pub(crate) fn set_forecast(&self, forecast: u16) {
+        let set = |terms: u16| Some(terms & !FORECAST_MASK | forecast & FORECAST_MASK);
+        let _ = self.terms.fetch_update(Ordering::AcqRel, Ordering::Acquire, set);
+    }
+
+    /// Which of the table's quotas the key has.
+    #[inline]
+    pub(crate) fn quota(&self) -> u8 {
+        (self.terms.load(Ordering::Acquire) >> FORECAST_BITS) as u8
+    }
+
+    /// Gives the key another quota, for which nothing is forecast yet.
+    pub(super) fn set_quota(&self, quota: u8) {
+        self.terms.store(u16::from(quota) << FORECAST_BITS, Ordering::Release);
+    }
+
     /// Gives the dead cell to `key`; whoever brings it to life afterwards publishes this.
-    pub(super) fn assign(&self, key: Key, flush_at: u64) {
+    pub(super) fn assign(&self, key: Key, quota: u8, flush_at: u64) {
         let [low, high] = halves(key);
         self.digest[0].store(low, Ordering::Relaxed);
         self.digest[1].store(high, Ordering::Relaxed);
         self.refunded.store(0, Ordering::Relaxed);
         self.flush_at.store(flush_at, Ordering::Relaxed);
         self.denied.store(0, Ordering::Relaxed);
-        self.forecast.store(0, Ordering::Relaxed);
+        self.set_quota(quota);
     }
 }
 

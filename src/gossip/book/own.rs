@@ -90,7 +90,7 @@ impl Book {
             if given > 0 {
                 let share = Share { refunded: entry.share.refunded + given, ..entry.share };
                 self.note_ended(me, slot, entry.epoch, share, now);
-                self.ledger.settle(&table, slot, -table.meter().fixed(given), 0, 0, now);
+                self.ledger.settle(&table, slot, -table.meter_of(cell).fixed(given), 0, 0, now);
             }
         }
     }
