@@ -208,12 +208,40 @@ impl Ledger {
         stamp: u32,
     ) -> Merged {
         let said = said.clamped();
-        if let Some(merged) = self.change(slot, actor, epoch, |entry| entry.take_in(said, stamp)) {
-            return merged;
+        match self.change(slot, actor, epoch, |entry| entry.take_in(said, stamp)) {
+            Some(merged) => merged,
+            None => self.begin_share(slot, Entry { share: said, actor, epoch, stamp, version: 0 }),
         }
-        self.push(slot, Entry { share: said, actor, epoch, stamp, version: 0 });
+    }
+
+    /// The same of a share that is written here: that it is still the same is noted too.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        slot: u32,
+        actor: ActorIndex,
+        epoch: u16,
+        share: Share,
+        stamp: u32,
+    ) -> Merged {
+        let share = share.clamped();
+        let written = self.change(slot, actor, epoch, |entry| {
+            let merged = entry.take_in(share, stamp);
+            entry.touch(stamp);
+            merged
+        });
+        written.unwrap_or_else(|| self.begin_share(slot, Entry { share, actor, epoch, stamp, version: 0 }))
+    }
+
+    fn begin_share(&mut self, slot: u32, entry: Entry) -> Merged {
+        self.push(slot, entry);
         let none = Share::default();
-        Merged { units: difference(said, none), previous: None, news: true, grown: growth(said, none) }
+        Merged {
+            units: difference(entry.share, none),
+            previous: None,
+            news: true,
+            grown: growth(entry.share, none),
+        }
     }
 
     /// Notes that a share was still the same at a later time, as its actor has said.
@@ -415,21 +443,24 @@ impl Ledger {
         }
     }
 
-    /// Notes what `cell` has earned in vain since the last look.
-    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
-        self.begin(table, slot, cell.changed_since(now.mono), now);
+    /// Notes what `cell` has earned in vain since the last look. Returns all that it has earned by now, and what is drawn on it.
+    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) -> (u64, i64) {
+        if self.records.get(slot).is_none_or(|record| record.vain == Vain::UNKNOWN) {
+            self.begin(table, slot, cell.changed_since(now.mono), now);
+        }
         let meter = table.meter_of(cell);
+        let (earned, drawn) = (table.earned(cell, now), table.drawn(cell, now));
         if meter.is_stock() {
-            return;
+            return (earned, drawn);
         }
         let grain = self.grain(table, cell);
-        let Some(record) = self.records.get_mut(slot) else { return };
+        let Some(record) = self.records.get_mut(slot) else { return (earned, drawn) };
         let seen = seen(meter, cell.level.offset());
-        let raw = cell.level.read(meter, table.earned(cell, now), table.drawn(cell, now));
+        let raw = cell.level.read(meter, earned, drawn);
         let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
-        let gained = (gained as f64 / grain) as u32;
+        let gained = if gained > 0 { (gained as f64 / grain) as u32 } else { 0 };
         let now = table.own_time(cell.key(), now);
         let kept = match meter.window(now) {
             Some(window) if Vain::of_window(record.vain.grains(), window) == record.vain => {
@@ -443,6 +474,7 @@ impl Ledger {
         if gained > 0 || kept == 0 {
             record.vain = Vain::of(meter, kept.saturating_add(gained).min(full_grains(meter)), now);
         }
+        (earned, drawn)
     }
 
     /// A grain of earnings by the quota of the cell's key.
@@ -502,20 +534,19 @@ impl Ledger {
         // The quota does not change while this is held.
         let _held = table.hold(slot);
         let meter = table.meter_of(cell);
-        self.look(table, slot, cell, now);
+        let (earned, drawn) = self.look(table, slot, cell, now);
         let now = table.own_time(cell.key(), now);
-        let drawn = table.drawn(cell, now);
         if amount < 0 {
             cell.level.credit(-amount);
             // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
-            cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
+            cell.level.debit(meter, earned, drawn, 0, floor);
         } else if let Some(vain) = self.records.get(slot).map(|record| record.vain) {
             let grain = self.grain(table, cell);
             let paid = self.payable(vain, grain, meter, amount, age, now);
             if let Some(record) = self.records.get_mut(slot).filter(|_| paid > 0) {
                 record.vain = vain.less((paid as f64 / grain).ceil() as u32);
             }
-            left = amount - paid - cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
+            left = amount - paid - cell.level.debit(meter, earned, drawn, amount - paid, floor);
         }
         self.looked(meter, slot, cell);
         left
@@ -526,8 +557,8 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return 0 };
         let _held = table.hold(slot);
         let meter = table.meter_of(cell);
-        self.look(table, slot, cell, now);
-        let taken = cell.level.debit(meter, table.earned(cell, now), drawn, amount, -meter.max_debt());
+        let (earned, _) = self.look(table, slot, cell, now);
+        let taken = cell.level.debit(meter, earned, drawn, amount, -meter.max_debt());
         self.looked(meter, slot, cell);
         taken
     }

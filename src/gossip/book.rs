@@ -1,5 +1,6 @@
 //! One limit's side of the gossip: publishing this node's shares, and taking in those of others.
 
+mod hints;
 mod own;
 mod permits;
 
@@ -27,6 +28,7 @@ use crate::{
     },
     time::{Now, Timestamp, saturating_nanos},
 };
+use hints::Hints;
 
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
@@ -54,6 +56,7 @@ pub(super) struct Book {
     pub(super) table: Arc<Table>,
     pub(super) ledger: Ledger,
     pub(super) hot: HotKeys,
+    hints: Hints,
     started: Timestamp,
     epoch_nanos: u64,
     /// The window that shares are taken in for; never steps back by one.
@@ -87,6 +90,8 @@ pub(super) struct Published {
     pub(super) span_ms: u16,
     /// Whether it is the first of its epoch for the key.
     pub(super) first: bool,
+    /// The units by which more is spent than before.
+    pub(super) spent: u64,
 }
 
 /// Why a share was not taken in.
@@ -147,6 +152,7 @@ impl Book {
         Self {
             ledger: Ledger::new(limit),
             hot: HotKeys::new(&table, heartbeat, hot_threshold.max(1.0), nodes),
+            hints: Hints::new(table.shared_slot()),
             threshold,
             // By what a second brings: where the quota is one of minutes, its part would hardly ever be spent in a heartbeat, and
             // however long it lasts, one node could starve beside another.
@@ -216,7 +222,7 @@ impl Book {
     ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000);
         self.check_epoch(item.epoch, age, now)?;
-        let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        let (slot, _) = self.place(item, None, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
         let (share, cut) = self.plausible(slot, item.share);
@@ -301,9 +307,16 @@ impl Book {
         look
     }
 
-    /// Has the memory brought near that a share of this key will be merged in.
-    pub(super) fn look_ahead(&self, key: Key) -> usize {
-        self.table.look_ahead(key).map_or(0, |slot| self.ledger.entries(slot).count())
+    /// Has the memory brought near that says where a key is.
+    #[inline]
+    pub(super) fn approach_hint(&self, key: Key) -> u32 {
+        self.hints.approach(key)
+    }
+
+    /// Where a key probably is.
+    #[inline]
+    pub(super) fn hint(&self, key: Key) -> Option<u32> {
+        self.hints.find(key)
     }
 
     /// Takes in a share that a peer sent; `item.age` is in half milliseconds.
@@ -311,12 +324,13 @@ impl Book {
         &mut self,
         actor: ActorIndex,
         item: &Item,
+        hint: Option<u32>,
         allow: Allowance,
         now: Now,
     ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000).saturating_add(allow.delay);
         let ahead = self.check_epoch(item.epoch, age, now)?;
-        let (slot, new_key) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        let (slot, new_key) = self.place(item, hint, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         if new_key {
             self.ledger.start(&self.table, slot, now);
@@ -338,7 +352,7 @@ impl Book {
         let mut amount = self.ledger.refundable(slot, fixed(&self.table, slot, units));
         let hot = item.statement.is_some_and(|said| said.demand > 0.0)
             && self.hot.heat(&self.table, slot, Heat::There, now);
-        let expected = hot || self.hot.contains(slot);
+        let expected = hot || self.table.cell(slot).is_some_and(|cell| cell.forecast() != 0);
         let restated = expected && item.statement.is_some() && self.hot.is_newer(slot, actor, item.version);
         if restated {
             self.ledger.touch(slot, actor, item.epoch, stamp);
@@ -415,21 +429,20 @@ impl Book {
 
     /// An actor has shares of a few epochs at a time; one that claims more is not believed.
     fn check_epochs(&self, slot: u32, actor: ActorIndex, epoch: u16) -> Result<(), Refusal> {
-        let mut own = self.ledger.entries(slot).filter(|entry| entry.actor == actor).peekable();
-        if own.peek().is_none() || self.ledger.entry(slot, actor, epoch).is_some() || own.count() < MAX_EPOCHS
-        {
-            Ok(())
-        } else {
-            Err(Refusal::OutOfEpoch)
-        }
+        let own = || self.ledger.entries(slot).filter(|entry| entry.actor == actor).count();
+        let few = self.ledger.entry(slot, actor, epoch).is_some() || own() < MAX_EPOCHS;
+        if few { Ok(()) } else { Err(Refusal::OutOfEpoch) }
     }
 
-    /// The slot of the item's key, taking it in if need be; and whether it was new.
-    fn place(&mut self, item: &Item, now: Now) -> Option<(u32, bool)> {
-        match self.table.find_again(item.key) {
-            Some(slot) => Some((slot, false)),
-            None => self.table.insert(item.key, now).map(|slot| (slot, true)),
+    /// The slot of the item's key, taking it in if need be; and whether it was new. `hint` is where it may be.
+    fn place(&mut self, item: &Item, hint: Option<u32>, now: Now) -> Option<(u32, bool)> {
+        if let Some(slot) = hint.filter(|slot| self.table.is_at(*slot, item.key)) {
+            return Some((slot, false));
         }
+        let held = self.table.find(item.key);
+        let slot = held.or_else(|| self.table.insert(item.key, now))?;
+        self.hints.note(item.key, slot, self.table.used_slots());
+        Some((slot, held.is_none()))
     }
 
     /// Whether no later change of the same share is to be told of.

@@ -58,6 +58,7 @@ use crate::{
 };
 use actors::{Actors, Change};
 use book::{Book, Published};
+use message::Item;
 use notices::Spreading;
 use peer::Peer;
 pub(crate) use status::Event;
@@ -183,6 +184,7 @@ pub(crate) struct Gossip {
     renewals: u64,
     renewed_at: Option<Timestamp>,
     slots: Vec<u32>,
+    items: Vec<Item>,
     /// This node's latest changes that could not wait for a heartbeat.
     urgent: Vec<Change>,
 }
@@ -256,6 +258,7 @@ impl Gossip {
             renewals: 0,
             renewed_at: None,
             slots: Vec::new(),
+            items: Vec::new(),
             urgent: Vec::new(),
             nodes,
             config,
@@ -389,7 +392,7 @@ impl Gossip {
         let Some(me) = self.actors.get_mut(self.me) else { return };
         me.clock += 1;
         let version = me.clock;
-        let Published { epoch, span_ms, first } = published;
+        let Published { epoch, span_ms, first, .. } = published;
         me.shares += usize::from(first);
         self.log(self.me, Change { version, limit: limit as u16, epoch, slot, span_ms });
     }

@@ -319,7 +319,7 @@ impl Gossip {
             }
         }
         for epoch in own {
-            self.note_own(limit, slot, super::book::Published { epoch, span_ms: 0, first: false });
+            self.note_own(limit, slot, super::book::Published { epoch, span_ms: 0, first: false, spent: 0 });
         }
     }
 

@@ -29,15 +29,17 @@ const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(20);
 const GIVE_UP_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Actors of which one frame's changes are acknowledged at once.
 const MAX_CONFIRMED: usize = 8;
-/// Parts of a frame that are read ahead: what they are about fits into the processor's nearest memory, and into what a
-/// thread remembers.
-const LOOK_AHEAD: usize = 64;
+/// Shares that are taken in together: what they are about fits into the processor's nearest memory.
+const TOGETHER: usize = 64;
 
 /// Where in a frame the reader is.
 struct Group {
     actor: ActorIndex,
     /// Whether this node has every change up to the group's first.
     contiguous: bool,
+    /// Whether this process writes, or wrote, as the actor.
+    own: bool,
+    allow: Allowance,
 }
 
 impl Gossip {
@@ -240,21 +242,22 @@ impl Gossip {
         now: Now,
     ) -> Result<Vec<ActorIndex>, Malformed> {
         let (mut group, mut actors) = (None, Vec::new());
-        let mut ahead = frame.again()?;
-        let mut taken = 0;
-        while let Some(part) = frame.next()? {
-            if taken % LOOK_AHEAD == 0 {
-                self.look_ahead(from, &mut ahead);
+        let mut items = std::mem::take(&mut self.items);
+        let read = loop {
+            let part = match frame.next() {
+                Ok(Some(part)) => part,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            };
+            let same = |item: &Item| items.first().is_none_or(|first| first.limit == item.limit);
+            let fits = items.len() < TOGETHER && matches!(&part, Part::Item(item) if same(item));
+            if !fits {
+                self.take_items(from, group.as_ref(), &mut items, now);
             }
-            taken += 1;
             match part {
+                Part::Item(item) => items.push(item),
                 Part::Beat(beat) => self.take_beat(from, beat, now),
                 Part::Group { actor, from: version } => group = self.open_group(from, actor, version, now),
-                Part::Item(item) => {
-                    if let Some(group) = &group {
-                        self.take_item(from, group.actor, item, now);
-                    }
-                }
                 Part::GroupEnd { to } => {
                     if let Some(group) = group.take().filter(|_| to > 0) {
                         self.close_group(from, &group, to, now);
@@ -264,24 +267,38 @@ impl Gossip {
                     }
                 }
             }
-        }
-        Ok(actors)
+        };
+        self.take_items(from, group.as_ref(), &mut items, now);
+        self.items = items;
+        read.map(|()| actors)
     }
 
-    /// Reads the next parts of a frame for the keys that they are about: each is somewhere else in memory, and what they
-    /// are merged in takes longer to come than to change.
-    fn look_ahead(&self, from: NodeIndex, frame: &mut FrameReader<'_>) {
-        let mut touched = 0;
-        for _ in 0..LOOK_AHEAD {
-            // What is wrong with the frame comes up where it is taken in.
-            let Ok(Some(part)) = frame.next() else { break };
-            let Part::Item(item) = part else { continue };
-            let limit = self.peer(from).and_then(|peer| peer.limit(item.limit));
-            if let Some(book) = limit.and_then(|limit| self.books.get(usize::from(limit))) {
-                touched += book.look_ahead(item.key);
-            }
+    /// Takes in a few shares of one group and limit. Each is merged in somewhere else in memory, so that is asked for first,
+    /// for all of them: it takes longer to come than to change.
+    fn take_items(&mut self, from: NodeIndex, group: Option<&Group>, items: &mut Vec<Item>, now: Now) {
+        let (Some(group), Some(first)) = (group, items.first()) else {
+            items.clear();
+            return;
+        };
+        let limit = self.peer(from).and_then(|peer| peer.limit(first.limit));
+        let Some(book) = limit.and_then(|limit| self.books.get(usize::from(limit))) else {
+            items.drain(..).for_each(|_| self.refuse(from, |refused| &mut refused.unknown));
+            return;
+        };
+        let mut slots = [None; TOGETHER];
+        let mut near = items.iter().fold(0, |sum, item| sum ^ u64::from(book.approach_hint(item.key)));
+        for (item, slot) in items.iter().zip(&mut slots) {
+            *slot = book.hint(item.key);
         }
-        std::hint::black_box(touched);
+        for slot in slots.into_iter().flatten() {
+            near ^= book.approach(slot);
+        }
+        std::hint::black_box(near);
+        let limit = limit.unwrap_or(0);
+        for (item, slot) in items.iter().zip(slots) {
+            self.take_item(from, group, limit, item, slot, now);
+        }
+        items.clear();
     }
 
     /// The actor that a peer's wire form names, taken in if its node is listed.
@@ -367,7 +384,8 @@ impl Gossip {
             return None;
         };
         let contiguous = self.actors.get(actor).is_some_and(|state| version <= state.clock);
-        Some(Group { actor, contiguous })
+        let (own, allow) = (self.is_own(actor), self.allowance(from, actor, now));
+        Some(Group { actor, contiguous, own, allow })
     }
 
     fn close_group(&mut self, from: NodeIndex, group: &Group, to: u64, now: Now) {
@@ -382,26 +400,30 @@ impl Gossip {
         }
     }
 
-    fn take_item(&mut self, from: NodeIndex, actor: ActorIndex, item: Item, now: Now) {
-        let Some(limit) = self.peer(from).and_then(|peer| peer.limit(item.limit)) else {
-            self.refuse(from, |refused| &mut refused.unknown);
-            return;
-        };
-        if self.is_own(actor) {
-            self.take_echo(usize::from(limit), actor, &item, now);
+    fn take_item(
+        &mut self,
+        from: NodeIndex,
+        group: &Group,
+        limit: u16,
+        item: &Item,
+        hint: Option<u32>,
+        now: Now,
+    ) {
+        let Group { actor, own, allow, .. } = *group;
+        if own {
+            self.take_echo(usize::from(limit), actor, item, now);
             return;
         }
         if self.actors.get(actor).is_none_or(|state| item.version.saturating_sub(state.clock) > MAX_AHEAD) {
             self.refuse(from, |refused| &mut refused.out_of_epoch);
             return;
         }
-        let allow = self.allowance(from, actor, now);
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
-        match book.take(actor, &item, allow, now) {
+        match book.take(actor, item, hint, allow, now) {
             Ok(taken) => {
                 self.note_taken(from, usize::from(limit), actor, item.epoch, &taken, now);
                 if taken.news && self.nodes.len() > 2 {
-                    let Item { version, epoch, span_ms, .. } = item;
+                    let Item { version, epoch, span_ms, .. } = *item;
                     self.log(actor, Change { version, limit, epoch, slot: taken.slot, span_ms });
                     self.timers.round_wanted |= taken.urgent && !self.is_direct();
                 }

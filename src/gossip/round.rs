@@ -134,14 +134,19 @@ impl Gossip {
             self.books[limit].return_late(me, now);
             let mut slots = std::mem::take(&mut self.slots);
             self.books[limit].table.marks.take_changed(&mut slots, most);
-            for slot in slots.drain(..) {
+            for (number, &slot) in slots.iter().enumerate() {
                 let book = &mut self.books[limit];
+                if number % APPROACHED == 0 {
+                    let near = slots.iter().skip(number).take(APPROACHED);
+                    std::hint::black_box(near.fold(0, |sum, slot| sum ^ book.approach(*slot)));
+                }
                 if !book.hot.contains(slot)
                     && let Some(published) = book.publish_changed(me, slot, now)
                 {
                     self.note_own(limit, slot, published);
                 }
             }
+            slots.clear();
             self.slots = slots;
             let hot: Vec<u32> = self.books[limit].hot.slots().collect();
             for slot in hot {

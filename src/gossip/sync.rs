@@ -426,7 +426,7 @@ impl Gossip {
         let Some(book) = self.books.get_mut(limit) else { return 0 };
         let taken = match baseline {
             true => book.take_baseline(actor, &item, now),
-            false => book.take(actor, &item, allow, now),
+            false => book.take(actor, &item, None, allow, now),
         };
         match taken {
             Ok(taken) => {
