@@ -54,6 +54,8 @@ pub(super) struct ActorState {
     pub(super) shares: usize,
     /// Since when somebody is known to have more of its changes.
     pub(super) behind_since: Option<Timestamp>,
+    /// The peer that was last seen to have none of what is in the log.
+    pub(super) laggard: Option<NodeIndex>,
     log: VecDeque<Change>,
     /// The length at which the log is looked through for changes that later ones have overtaken.
     compact_at: usize,
@@ -212,6 +214,7 @@ impl Actors {
             own: false,
             shares: 0,
             behind_since: None,
+            laggard: None,
             log: VecDeque::new(),
             compact_at: MIN_COMPACTED,
             floor: 0,

@@ -9,6 +9,8 @@
 
 mod notices;
 
+use std::sync::Arc;
+
 use bincode::{
     Decode, Encode,
     config::{Configuration, Limit, LittleEndian, Varint},
@@ -74,7 +76,7 @@ pub(crate) struct Hello {
     pub(crate) cluster: String,
     pub(crate) incarnation: u32,
     /// All nodes the sender knows of, in the order that it numbers them by.
-    pub(crate) nodes: Vec<String>,
+    pub(crate) nodes: Arc<[String]>,
     /// Name and fingerprint of its limits, in the order that it numbers them by.
     pub(crate) limits: Vec<(String, u64)>,
     /// Whether it has its peers' state.

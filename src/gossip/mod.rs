@@ -160,8 +160,9 @@ impl std::error::Error for ProtocolError {}
 /// The gossip protocol's state machine.
 pub(crate) struct Gossip {
     config: GossipConfig,
-    /// All nodes, sorted.
+    /// All nodes, sorted; and as a hello lists them.
     nodes: Vec<NodeId>,
+    names: Arc<[String]>,
     here: NodeIndex,
     me: ActorIndex,
     incarnation: u32,
@@ -260,6 +261,7 @@ impl Gossip {
             slots: Vec::new(),
             items: Vec::new(),
             urgent: Vec::new(),
+            names: nodes.iter().map(|node| node.as_str().to_owned()).collect(),
             nodes,
             config,
         };

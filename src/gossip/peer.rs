@@ -1,6 +1,6 @@
 //! What this node knows of one other node: its connection, what it has, and whether it is heard.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{NodeIndex, PeerState};
 use crate::{ledger::ActorIndex, time::Timestamp};
@@ -78,11 +78,12 @@ pub(super) struct Peer {
     pub(super) datagram_bytes: usize,
     /// Whether streams to it wait in this node, so that more of them should not be written.
     pub(super) congested: bool,
-    /// This node's index of each node in the peer's list, once its hello has come.
-    nodes: Option<Vec<Option<NodeIndex>>>,
+    /// How it numbers the nodes, once its hello has come.
+    nodes: Option<Numbering>,
     /// This node's number of each limit in the peer's list.
     limits: Vec<Option<u16>>,
-    known: Vec<Known>,
+    /// By actor: those whose changes it may have to be told of.
+    known: BTreeMap<ActorIndex, Known>,
     /// The peer's last `sent_at`, and when it came.
     pub(super) echo: Option<(u32, Timestamp)>,
     pub(super) rtt: Option<Duration>,
@@ -126,6 +127,15 @@ pub(super) struct Echo {
     /// By how much it grew with that, spent and given back.
     pub(super) grown: u64,
     pub(super) at: Timestamp,
+}
+
+/// How a peer numbers nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// As this node does, so many of them.
+    Same(usize),
+    /// Otherwise: this node's index of each.
+    Other(Vec<Option<NodeIndex>>),
 }
 
 /// The few of them that grew most, which their writer is shown, so that it finds out when somebody makes shares up in its
@@ -200,7 +210,7 @@ impl Peer {
             congested: false,
             nodes: None,
             limits: Vec::new(),
-            known: Vec::new(),
+            known: BTreeMap::new(),
             echo: None,
             rtt: None,
             transit: Transit::default(),
@@ -247,19 +257,25 @@ impl Peer {
         self.connected && self.nodes.is_some()
     }
 
-    pub(super) fn set_numbering(&mut self, nodes: Vec<Option<NodeIndex>>, limits: Vec<Option<u16>>) {
+    pub(super) fn set_numbering(&mut self, nodes: Numbering, limits: Vec<Option<u16>>) {
         self.nodes = Some(nodes);
         self.limits = limits;
     }
 
     /// This node's index of what the peer calls node number `number`.
     pub(super) fn node(&self, number: u16) -> Option<NodeIndex> {
-        self.nodes.as_ref()?.get(usize::from(number)).copied().flatten()
+        match self.nodes.as_ref()? {
+            Numbering::Same(nodes) => (usize::from(number) < *nodes).then_some(NodeIndex(number)),
+            Numbering::Other(nodes) => nodes.get(usize::from(number)).copied().flatten(),
+        }
     }
 
     /// How many nodes the peer numbers.
     pub(super) fn numbered(&self) -> Option<usize> {
-        self.nodes.as_ref().map(Vec::len)
+        Some(match self.nodes.as_ref()? {
+            Numbering::Same(nodes) => *nodes,
+            Numbering::Other(nodes) => nodes.len(),
+        })
     }
 
     /// This node's number of what the peer calls limit number `number`.
@@ -268,27 +284,31 @@ impl Peer {
     }
 
     pub(super) fn known(&self, actor: ActorIndex) -> Known {
-        self.known.get(usize::from(actor)).copied().unwrap_or_default()
+        self.known.get(&actor).copied().unwrap_or_default()
     }
 
     pub(super) fn known_mut(&mut self, actor: ActorIndex) -> &mut Known {
-        let actor = usize::from(actor);
-        if self.known.len() <= actor {
-            self.known.resize(actor + 1, Known::default());
-        }
-        &mut self.known[actor]
+        self.known.entry(actor).or_default()
     }
 
-    /// The peer has shown that it has every change of `actor` up to `version`.
-    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64, now: Timestamp) {
-        self.known_mut(actor).acknowledge(version, now);
+    /// The peer has shown that it has every change of `actor` up to `version`. That is kept where it is `wanted`, or where
+    /// something is kept of the actor already.
+    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64, wanted: bool, now: Timestamp) {
+        if wanted {
+            self.known_mut(actor).acknowledge(version, now);
+        } else if let Some(known) = self.known.get_mut(&actor) {
+            known.acknowledge(version, now);
+        }
+    }
+
+    /// Forgets how far it has come with an actor of whose changes nobody has to be told.
+    pub(super) fn forget_progress(&mut self, actor: ActorIndex) {
+        self.known.remove(&actor);
     }
 
     /// Forgets what it has of an actor whose index goes to another.
     pub(super) fn forget_actor(&mut self, actor: ActorIndex) {
-        if let Some(known) = self.known.get_mut(usize::from(actor)) {
-            *known = Known::default();
-        }
+        self.known.remove(&actor);
         self.echoes.forget_actor(actor);
     }
 

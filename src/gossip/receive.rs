@@ -1,17 +1,18 @@
 //! Taking in what peers send.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Channel, Event, Gossip, NodeIndex, ProtocolError, RefusedStatus,
     actors::{Change, MAX_INCARNATIONS},
     book::{Allowance, Refusal, Taken},
     message::{self, Beat, FrameReader, Hello, Item, Malformed, Message, Part, Progress, WireActor},
-    peer::Echo,
+    peer::{Echo, Numbering},
     round::wire_micros,
 };
 use crate::{
     ledger::ActorIndex,
+    node::NodeId,
     time::{Now, saturating_nanos},
 };
 
@@ -115,10 +116,7 @@ impl Gossip {
     }
 
     fn take_hello(&mut self, from: NodeIndex, hello: Hello, now: Now) {
-        let nodes =
-            hello.nodes.iter().map(|name| self.nodes.binary_search_by(|node| node.as_str().cmp(name)).ok());
-        let nodes: Vec<Option<NodeIndex>> =
-            nodes.map(|index| index.map(|index| NodeIndex(index as u16))).collect();
+        let nodes = self.numbering(&hello);
         let limits = hello.limits.iter().map(|(name, _)| self.limit_named(name)).collect();
         let mismatches = self.compare(&hello, &nodes);
         if hello.cluster != self.config.cluster {
@@ -150,12 +148,22 @@ impl Gossip {
         }
     }
 
+    /// How the sender of a hello numbers nodes: all nodes of a fleet sort one list.
+    fn numbering(&self, hello: &Hello) -> Numbering {
+        if self.nodes.iter().map(NodeId::as_str).eq(hello.nodes.iter().map(String::as_str)) {
+            return Numbering::Same(self.nodes.len());
+        }
+        let index = |name: &String| self.nodes.binary_search_by(|node| node.as_str().cmp(name)).ok();
+        let index = |name| index(name).map(|index| NodeIndex(index as u16));
+        Numbering::Other(hello.nodes.iter().map(index).collect())
+    }
+
     fn limit_named(&self, name: &str) -> Option<u16> {
         self.books.iter().position(|book| book.table.limit().wire_name() == name).map(|limit| limit as u16)
     }
 
     /// In what a peer's configuration parts from this node's.
-    fn compare(&self, hello: &Hello, nodes: &[Option<NodeIndex>]) -> Vec<String> {
+    fn compare(&self, hello: &Hello, nodes: &Numbering) -> Vec<String> {
         let mut mismatches = Vec::new();
         if hello.cluster != self.config.cluster {
             mismatches.push(format!(
@@ -180,7 +188,10 @@ impl Gossip {
                 mismatches.push(format!("it does not have the limit {name:?}"));
             }
         }
-        for node in self.nodes.iter().filter(|node| !hello.nodes.iter().any(|name| name == node.as_str())) {
+        let Numbering::Other(nodes) = nodes else { return mismatches };
+        let listed: BTreeSet<NodeIndex> = nodes.iter().copied().flatten().collect();
+        for (node, _) in self.nodes.iter().zip(0..).filter(|(_, index)| !listed.contains(&NodeIndex(*index)))
+        {
             mismatches.push(format!("it does not list the node {:?}", node.as_str()));
         }
         for (name, _) in hello.nodes.iter().zip(nodes).filter(|(_, node)| node.is_none()) {
@@ -347,8 +358,13 @@ impl Gossip {
             self.outrun(version, now);
             return;
         }
+        // In a large fleet there is no room for how far each has come with everyone: only where there is something to tell, or to
+        // ask for.
+        let state = self.actors.get(actor);
+        let wanted = state.is_some_and(|state| state.log_len() > 0 || version > state.clock);
+        let wanted = wanted || actor == self.me || self.is_direct();
         if let Some(peer) = self.peer_mut(from) {
-            peer.acknowledge(actor, version.min(message::MAX_VERSION), now.mono);
+            peer.acknowledge(actor, version.min(message::MAX_VERSION), wanted, now.mono);
         }
     }
 

@@ -196,18 +196,30 @@ impl Gossip {
     /// Drops from the logs what every connected peer has.
     fn trim_logs(&mut self) {
         for actor in 0..self.actors.len() as ActorIndex {
-            let Some(state) = self.actors.get(actor) else { continue };
-            let node = state.node;
-            let everyone_has = self
-                .others()
-                .filter(|peer| *peer != node)
-                .filter_map(|peer| self.peer(peer))
-                .filter(|peer| peer.is_ready())
-                .map(|peer| peer.known(actor).acked)
-                .min();
-            if let Some(state) = self.actors.get_mut(actor) {
-                let version = everyone_has.unwrap_or(u64::MAX).min(state.clock);
-                state.trim(version);
+            let Some(state) = self.actors.get_mut(actor) else { continue };
+            if state.log_len() == 0 {
+                state.trim(state.clock);
+                continue;
+            }
+            let (node, mut everyone_has, floor) = (state.node, state.clock, state.floor);
+            // In a large fleet somebody nearly always lags behind, and it is mostly the one that did so before.
+            let laggard = state.laggard.filter(|peer| *peer != node);
+            let mut lags = None;
+            for peer in laggard.into_iter().chain(self.others()).filter(|peer| *peer != node) {
+                let Some(peer_state) = self.peer(peer).filter(|peer| peer.is_ready()) else { continue };
+                everyone_has = everyone_has.min(peer_state.known(actor).acked);
+                if everyone_has <= floor {
+                    lags = Some(peer);
+                    break;
+                }
+            }
+            let Some(state) = self.actors.get_mut(actor) else { continue };
+            state.laggard = lags;
+            if lags.is_none() {
+                state.trim(everyone_has);
+                if state.log_len() == 0 && !self.is_direct() && actor != self.me {
+                    self.peers.iter_mut().for_each(|peer| peer.forget_progress(actor));
+                }
             }
         }
     }
@@ -335,7 +347,7 @@ impl Gossip {
         let Some(peer) = self.peers.get_mut(usize::from(to.0)) else { return (tellings, streaming) };
         let usual = usual + 2 * peer.rtt.unwrap_or_default();
         for (actor, state) in self.actors.iter() {
-            if state.node == to {
+            if state.node == to || (state.log_len() == 0 && !direct) {
                 continue;
             }
             let known = peer.known_mut(actor);

@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -101,7 +102,7 @@ impl Gossip {
         let hello = Hello {
             cluster: self.config.cluster.clone(),
             incarnation: self.incarnation,
-            nodes: self.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            nodes: Arc::clone(&self.names),
             limits: limits.collect(),
             synced: self.joining.is_none(),
             wall_ms: now.wall.as_unix_nanos() / 1_000_000,
@@ -111,6 +112,7 @@ impl Gossip {
         self.push(to, Channel::Stream, message::hello(&hello));
     }
 
+    /// How far this node has come with each actor; of those that have changed nothing there is nothing to say.
     fn progress(&self) -> Vec<Progress> {
         let wire = |actor: ActorIndex| {
             self.actors
@@ -119,6 +121,7 @@ impl Gossip {
         };
         self.actors
             .iter()
+            .filter(|(_, state)| state.clock > 0 || state.floor > 0)
             .filter_map(|(actor, state)| {
                 Some(Progress { actor: wire(actor)?, version: state.clock, floor: state.floor })
             })
