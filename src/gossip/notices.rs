@@ -430,7 +430,7 @@ mod tests {
         let hello = Hello {
             cluster: "ratemesh".to_owned(),
             incarnation: 2,
-            nodes: vec!["a".to_owned(), "b".to_owned()],
+            nodes: ["a".to_owned(), "b".to_owned()].into(),
             limits: vec![("api".to_owned(), 0)],
             synced: false,
             wall_ms: 0,
