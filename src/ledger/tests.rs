@@ -47,7 +47,9 @@ fn a_share_that_outgrows_its_place_is_kept_in_full() {
     assert_eq!(ledger.merge(3, 1, 0, share(large + 1, 0), 3).units, 1);
     // One that is large from the beginning, and more of them than have a place.
     ledger.merge(3, 9, 0, share(u64::MAX, u64::MAX), 1);
-    (10..13).for_each(|actor| drop(ledger.merge(3, actor, 0, share(1, 0), 1)));
+    for actor in 10..13 {
+        ledger.merge(3, actor, 0, share(1, 0), 1);
+    }
     let mut actors: Vec<ActorIndex> = ledger.entries(3).map(|entry| entry.actor).collect();
     actors.sort_unstable();
     assert_eq!((actors, ledger.shares()), (vec![1, 2, 9, 10, 11, 12], 6));

@@ -9,7 +9,7 @@ use crate::key::Key;
 /// Hints that lie together, in one cache line.
 const TOGETHER: usize = 16;
 /// The fewest lines, and how full they get before there are twice as many.
-const MIN_LINES: usize = 16;
+const MIN_LINES: usize = 64;
 const FULL_PARTS: (usize, usize) = (3, 4);
 
 #[derive(Clone, Copy)]
@@ -83,12 +83,12 @@ mod tests {
 
     #[test]
     fn keys_are_found_again_wherever_slots_end() {
-        for last in [100, 100_000, u32::MAX - 1] {
+        for last in [1_000, 100_000, u32::MAX - 1] {
             let mut hints = Hints::new(last);
-            let slots: Vec<u32> = (0..90).chain([last]).collect();
-            slots.iter().for_each(|slot| hints.note(key(*slot), *slot, 100));
+            let slots: Vec<u32> = (0..900).chain([last]).collect();
+            slots.iter().for_each(|slot| hints.note(key(*slot), *slot, 1_000));
             // Again, for there are more hints meanwhile than there were at first.
-            slots.iter().for_each(|slot| hints.note(key(*slot), *slot, 100));
+            slots.iter().for_each(|slot| hints.note(key(*slot), *slot, 1_000));
             let found = slots.iter().filter(|slot| hints.find(key(**slot)) == Some(**slot)).count();
             // Where slots take up all bits of a word, one key may be taken for another.
             assert!(found == slots.len() || last == u32::MAX - 1, "{found} of {}", slots.len());
