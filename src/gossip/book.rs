@@ -514,9 +514,9 @@ impl Book {
         let epoch = self.epoch(now);
         let retired =
             |ledger: &Ledger, entry: &Entry| ledger.is_retired(entry, entry.actor == me, epoch, now.mono);
-        let over: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).collect();
-        if !over.is_empty() {
+        if self.ledger.entries(slot).any(|entry| retired(&self.ledger, &entry)) {
+            let over: Vec<Entry> =
+                self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).collect();
             let newest = self.newest_own(me, slot);
             self.ledger.retain(
                 slot,

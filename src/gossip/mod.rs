@@ -18,6 +18,11 @@
 //! Rounds come with each heartbeat, and before it when a key's unpublished units reach a threshold. A node that cannot
 //! be told of changes one by one any more, because it has just started or was away, asks for a *sync*.
 //!
+//! What is too much for a few datagrams goes in streams, one lot at a time: a peer acknowledges each as soon as it has taken it
+//! in, and is sent no more of the kind before. What changes meanwhile is sent afterwards, once, in its newest state; only what
+//! cannot wait goes past, in datagrams. What is not acknowledged in time is sent again, and waited for twice as long each
+//! time. So a peer that takes in less than it is told hears of each share less often, and is not sent more for it.
+//!
 //! What is said of single keys (bans, overrides, resets) goes to peers at once, over streams; a hello's digests find what
 //! slipped through.
 //!
