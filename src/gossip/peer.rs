@@ -49,14 +49,15 @@ impl Known {
         }
     }
 
-    /// Whether a part of what was sent in streams is not acknowledged.
-    pub(super) fn is_streaming(&self) -> bool {
-        self.streamed > self.acked
+    /// How many of an actor's `shares` have been sent in streams and are not acknowledged, at most.
+    pub(super) fn streaming(&self, shares: usize) -> usize {
+        usize::try_from(self.streamed.saturating_sub(self.acked))
+            .map_or(shares, |changes| changes.min(shares))
     }
 
     /// Takes what was sent for lost where its acknowledgement is overdue by what is `usual`.
     pub(super) fn give_up_overdue(&mut self, usual: Duration, now: Timestamp) {
-        let longer = if self.is_streaming() { STREAMED_LONGER } else { 1 };
+        let longer = if self.streamed > self.acked { STREAMED_LONGER } else { 1 };
         let patience = usual.saturating_mul(longer << self.tries.min(MOST_DOUBLINGS));
         if self.sent > self.acked && now.since(self.waits_since) >= patience {
             (self.sent, self.streamed) = (self.acked, self.acked);

@@ -25,6 +25,9 @@ pub(super) const MAX_DATAGRAMS: usize = 4;
 /// Bytes of a frame that travels in a stream, and how many of them one round sends to a peer.
 pub(super) const STREAM_FRAME_BYTES: usize = 256 << 10;
 const MAX_STREAM_FRAMES: usize = 24;
+/// Shares under way in streams from which on no more are sent. Where many nodes spend on one key, each has a share or two of it,
+/// and they are not acknowledged all at once.
+const HELD_BACK: usize = 512;
 /// The least slots looked at in a heartbeat for what has retired, and the most.
 const MIN_SWEEP: u32 = 256;
 const MAX_SWEEP: u32 = 16_384;
@@ -275,12 +278,16 @@ impl Gossip {
         }
         let pending: usize = tellings
             .iter()
-            .filter_map(|telling| Some(self.actors.get(telling.actor)?.since(telling.from).len()))
+            .filter_map(|telling| {
+                let state = self.actors.get(telling.actor)?;
+                // Of each share only the newest state is sent.
+                Some(state.since(telling.from).len().min(state.shares.max(1)))
+            })
             .sum();
         let datagram = self.peer(to).map_or(0, |peer| peer.datagram_bytes);
         let few = pending * TYPICAL_ITEM_BYTES < MAX_DATAGRAMS * datagram.max(MIN_DATAGRAM_BYTES);
         let congested = self.is_congested(to);
-        if !few && !reliably && (streaming || congested) {
+        if !few && !reliably && (streaming >= HELD_BACK || congested) {
             self.tell_urgent(to, heartbeat, now);
             return;
         }
@@ -337,13 +344,13 @@ impl Gossip {
         self.push(to, Channel::Datagram, payload);
     }
 
-    /// What a peer has not been told, actor by actor; this node's own changes first. And whether it has to acknowledge what
-    /// was sent in streams.
-    fn plan(&mut self, to: NodeIndex, now: Now) -> (Vec<Telling>, bool) {
+    /// What a peer has not been told, actor by actor; this node's own changes first. And what it has to acknowledge of what
+    /// was sent in streams: how many shares of it are not acknowledged.
+    fn plan(&mut self, to: NodeIndex, now: Now) -> (Vec<Telling>, usize) {
         let (me, direct) = (self.me, self.is_direct());
         let usual = self.retry_after();
         let patience = self.config.heartbeat * PATIENCE_HEARTBEATS;
-        let (mut tellings, mut streaming) = (Vec::new(), false);
+        let (mut tellings, mut streaming) = (Vec::new(), 0);
         let Some(peer) = self.peers.get_mut(usize::from(to.0)) else { return (tellings, streaming) };
         let usual = usual + 2 * peer.rtt.unwrap_or_default();
         for (actor, state) in self.actors.iter() {
@@ -355,7 +362,7 @@ impl Gossip {
                 known.level_at = now.mono;
             }
             known.give_up_overdue(usual, now.mono);
-            streaming |= known.is_streaming();
+            streaming += known.streaming(state.shares.max(1));
             let from = known.told();
             let relayed = actor != me && direct;
             let missed = now.mono.since(known.level_at) >= patience;
