@@ -14,6 +14,9 @@
 
 use std::collections::BTreeMap;
 
+mod record;
+#[cfg(test)]
+mod tests;
 mod vain;
 
 use crate::{
@@ -23,6 +26,7 @@ use crate::{
     table::{Table, slab::Cell},
     time::{Now, Timestamp, saturating_nanos},
 };
+use record::{Record, Records};
 use vain::{GRAIN_MICROS, MOST_GRAINS, VAIN_MICROS, Vain, full_grains, micros};
 
 /// An actor's place in the gossip's list of actors.
@@ -34,13 +38,11 @@ const FREE: ActorIndex = u16::MAX;
 const SPILLED: ActorIndex = u16::MAX - 1;
 /// The most actors there can be.
 pub(crate) const MAX_ACTORS: usize = SPILLED as usize;
-/// Entries in place.
-const IN_PLACE: usize = 3;
 /// A cell's offset is remembered in sixteenths of a unit.
 const SEEN_BITS: u32 = 4;
 
 /// One actor's share of a key in one epoch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) share: Share,
     pub(crate) actor: ActorIndex,
@@ -48,22 +50,29 @@ pub(crate) struct Entry {
     pub(crate) epoch: u16,
     /// When the actor wrote it, by this node's clock; see [`Ledger::stamp`].
     pub(crate) stamp: u32,
+    /// The last change of it that peers are to be told of, modulo 2³²; 0 before there is one.
+    pub(crate) version: u32,
 }
 
 impl Entry {
-    const NONE: Self = Self { share: Share { spent: 0, refunded: 0 }, actor: FREE, epoch: 0, stamp: 0 };
-}
+    /// Takes in a state of the same share, and the time that it was written.
+    fn take_in(&mut self, said: Share, stamp: u32) -> Merged {
+        let (before, previous) = (self.share, Some(self.stamp));
+        self.share = before.merged(said).clamped();
+        let news = self.share != before;
+        // Only with a change: an old state that comes back by a longer way must not keep the share alive.
+        if news {
+            self.touch(stamp);
+        }
+        let grown = growth(self.share, before);
+        Merged { units: difference(self.share, before), previous, news, grown }
+    }
 
-#[derive(Clone, Copy)]
-struct Record {
-    entries: [Entry; IN_PLACE],
-    /// The cell's offset when the gossip last looked, in sixteenths of a unit.
-    seen: u32,
-    vain: Vain,
-}
-
-impl Record {
-    const EMPTY: Self = Self { entries: [Entry::NONE; IN_PLACE], seen: 0, vain: Vain::UNKNOWN };
+    fn touch(&mut self, stamp: u32) {
+        if stamp.wrapping_sub(self.stamp) as i32 > 0 {
+            self.stamp = stamp;
+        }
+    }
 }
 
 /// What a merge changed.
@@ -81,7 +90,7 @@ pub(crate) struct Merged {
 
 /// The shares of one limit's keys.
 pub(crate) struct Ledger {
-    records: Vec<Record>,
+    records: Records,
     spilled: Vec<Vec<Entry>>,
     spare: Vec<u32>,
     /// Nanoseconds that one step of a stamp is.
@@ -105,7 +114,7 @@ impl Ledger {
         let stamp_nanos = (epoch >> 24).max(500_000);
         let idle = u32::try_from(2 * (epoch / stamp_nanos)).unwrap_or(u32::MAX / 2);
         Self {
-            records: Vec::new(),
+            records: Records::default(),
             spilled: Vec::new(),
             spare: Vec::new(),
             stamp_nanos,
@@ -143,40 +152,67 @@ impl Ledger {
         self.shares
     }
 
-    /// Shares held of one actor; looks at all of them.
+    /// Adds to each actor's count the shares held of it.
+    pub(crate) fn count_shares(&self, counts: &mut [usize]) {
+        for entry in self.records.slots().flat_map(|slot| self.entries(slot)) {
+            if let Some(count) = counts.get_mut(usize::from(entry.actor)) {
+                *count += 1;
+            }
+        }
+    }
+
+    /// Shares held of one actor.
+    #[cfg(test)]
     pub(crate) fn count_of(&self, actor: ActorIndex) -> usize {
-        let entries = (0..self.records.len() as u32).flat_map(|slot| self.entries(slot));
+        let entries = self.records.slots().flat_map(|slot| self.entries(slot));
         entries.filter(|entry| entry.actor == actor).count()
     }
 
     /// The entries of the key in `slot`.
-    pub(crate) fn entries(&self, slot: u32) -> impl Iterator<Item = &Entry> {
-        let record = self.records.get(slot as usize);
-        let in_place = record.map_or(&[][..], |record| &record.entries[..]);
-        let more =
-            in_place.iter().find(|entry| entry.actor == SPILLED).map(|entry| entry.share.spent as usize);
-        let more = more.and_then(|list| self.spilled.get(list)).map_or(&[][..], Vec::as_slice);
-        in_place.iter().filter(|entry| entry.actor < SPILLED).chain(more)
+    #[inline]
+    pub(crate) fn entries(&self, slot: u32) -> impl Iterator<Item = Entry> {
+        let record = self.records.get(slot);
+        let more = record.and_then(Record::list).and_then(|list| self.spilled.get(list));
+        let more = more.map_or(&[][..], Vec::as_slice).iter().copied();
+        record.into_iter().flat_map(Record::entries).chain(more)
     }
 
     /// The share of one actor in one epoch.
-    pub(crate) fn entry(&self, slot: u32, actor: ActorIndex, epoch: u16) -> Option<&Entry> {
-        self.entries(slot).find(|entry| entry.actor == actor && entry.epoch == epoch)
+    #[inline]
+    pub(crate) fn entry(&self, slot: u32, actor: ActorIndex, epoch: u16) -> Option<Entry> {
+        let record = self.records.get(slot)?;
+        if let Some(at) = record.position(actor, epoch) {
+            return Some(record.entry(at));
+        }
+        let list = self.spilled.get(record.list()?)?;
+        list.iter().find(|entry| entry.actor == actor && entry.epoch == epoch).copied()
     }
 
-    fn entry_mut(&mut self, slot: u32, actor: ActorIndex, epoch: u16) -> Option<&mut Entry> {
-        let is_it = |entry: &&mut Entry| entry.actor == actor && entry.epoch == epoch;
-        let record = self.records.get_mut(slot as usize)?;
-        let list = record
-            .entries
-            .iter()
-            .find(|entry| entry.actor == SPILLED)
-            .map(|entry| entry.share.spent as usize);
-        let more = list.and_then(|list| self.spilled.get_mut(list)).map_or(&mut [][..], Vec::as_mut_slice);
-        record.entries.iter_mut().chain(more).find(is_it)
+    /// Changes the share of one actor in one epoch, if there is one.
+    #[inline]
+    fn change<T>(
+        &mut self,
+        slot: u32,
+        actor: ActorIndex,
+        epoch: u16,
+        change: impl FnOnce(&mut Entry) -> T,
+    ) -> Option<T> {
+        let record = self.records.get_mut(slot)?;
+        let Some(at) = record.position(actor, epoch) else {
+            let list = self.spilled.get_mut(record.list()?)?;
+            return list.iter_mut().find(|entry| entry.actor == actor && entry.epoch == epoch).map(change);
+        };
+        let mut entry = record.entry(at);
+        let changed = change(&mut entry);
+        if !record.set(at, entry) {
+            record.clear(at);
+            self.push_listed(slot, entry);
+        }
+        Some(changed)
     }
 
     /// Takes in a state of a share: the component-wise maximum of what is known and what is said.
+    #[inline]
     pub(crate) fn merge(
         &mut self,
         slot: u32,
@@ -186,66 +222,94 @@ impl Ledger {
         stamp: u32,
     ) -> Merged {
         let said = said.clamped();
-        if let Some(entry) = self.entry_mut(slot, actor, epoch) {
-            let before = entry.share;
-            let previous = Some(entry.stamp);
-            entry.share = before.merged(said).clamped();
-            let news = entry.share != before;
-            // Only with a change: an old state that comes back by a longer way must not keep the share alive.
-            if news && stamp.wrapping_sub(entry.stamp) as i32 > 0 {
-                entry.stamp = stamp;
-            }
-            let grown = growth(entry.share, before);
-            return Merged { units: difference(entry.share, before), previous, news, grown };
+        match self.change(slot, actor, epoch, |entry| entry.take_in(said, stamp)) {
+            Some(merged) => merged,
+            None => self.begin_share(slot, Entry { share: said, actor, epoch, stamp, version: 0 }),
         }
-        self.push(slot, Entry { share: said, actor, epoch, stamp });
+    }
+
+    /// The same of a share that is written here: that it is still the same is noted too.
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        slot: u32,
+        actor: ActorIndex,
+        epoch: u16,
+        share: Share,
+        stamp: u32,
+    ) -> Merged {
+        let share = share.clamped();
+        let written = self.change(slot, actor, epoch, |entry| {
+            let merged = entry.take_in(share, stamp);
+            entry.touch(stamp);
+            merged
+        });
+        written.unwrap_or_else(|| self.begin_share(slot, Entry { share, actor, epoch, stamp, version: 0 }))
+    }
+
+    fn begin_share(&mut self, slot: u32, entry: Entry) -> Merged {
+        self.push(slot, entry);
         let none = Share::default();
-        Merged { units: difference(said, none), previous: None, news: true, grown: growth(said, none) }
+        Merged {
+            units: difference(entry.share, none),
+            previous: None,
+            news: true,
+            grown: growth(entry.share, none),
+        }
     }
 
     /// Notes that a share was still the same at a later time, as its actor has said.
     pub(crate) fn touch(&mut self, slot: u32, actor: ActorIndex, epoch: u16, stamp: u32) {
-        if let Some(entry) = self.entry_mut(slot, actor, epoch)
-            && stamp.wrapping_sub(entry.stamp) as i32 > 0
-        {
-            entry.stamp = stamp;
-        }
+        self.change(slot, actor, epoch, |entry| entry.touch(stamp));
     }
 
-    /// Has records up to this slot's. Grows by a sixteenth at a time: a vector's own doubling would leave up to half of
-    /// the memory of a large ledger unused.
-    fn make_room(&mut self, slot: usize) {
-        let held = self.records.len();
-        if held <= slot {
-            if self.records.capacity() <= slot {
-                self.records.reserve_exact(slot + 1 - held + (slot / 16).max(64));
+    /// Notes that peers are to be told of a share's change with this version: of its earlier ones they need not hear any
+    /// more, for what they are sent is its newest state.
+    pub(crate) fn note_version(&mut self, slot: u32, actor: ActorIndex, epoch: u16, version: u64) {
+        self.change(slot, actor, epoch, |entry| {
+            let later = (version as u32).wrapping_sub(entry.version) as i32 > 0;
+            if later || entry.version == 0 {
+                entry.version = version as u32;
             }
-            self.records.resize(slot + 1, Record::EMPTY);
-        }
+        });
+    }
+
+    /// The same where changes are numbered anew: whatever it was before.
+    pub(crate) fn renumber(&mut self, slot: u32, actor: ActorIndex, epoch: u16, version: u64) {
+        self.change(slot, actor, epoch, |entry| entry.version = version as u32);
+    }
+
+    /// Has a key's record brought near.
+    pub(crate) fn approach(&self, slot: u32) -> u32 {
+        self.records.get(slot).map_or(0, |record| record.seen)
     }
 
     fn push(&mut self, slot: u32, entry: Entry) {
-        let slot = slot as usize;
-        self.make_room(slot);
         self.shares += 1;
+        let record = self.records.allocated(slot);
+        if record.free().is_none_or(|free| !record.set(free, entry)) {
+            self.push_listed(slot, entry);
+        }
+    }
+
+    /// Adds a share that has no place in the record.
+    fn push_listed(&mut self, slot: u32, entry: Entry) {
         let Some(record) = self.records.get_mut(slot) else { return };
-        if let Some(free) = record.entries.iter_mut().find(|entry| entry.actor == FREE) {
-            *free = entry;
-            return;
-        }
-        let [.., last] = &mut record.entries;
-        if last.actor != SPILLED {
-            let list = self.spare.pop().unwrap_or_else(|| {
-                self.spilled.push(Vec::new());
-                (self.spilled.len() - 1) as u32
-            });
-            let moved = std::mem::replace(last, Entry { actor: SPILLED, ..Entry::NONE });
-            last.share.spent = list.into();
-            if let Some(list) = self.spilled.get_mut(list as usize) {
-                list.push(moved);
+        let list = match record.list() {
+            Some(list) => list,
+            None => {
+                let list = self.spare.pop().unwrap_or_else(|| {
+                    self.spilled.push(Vec::new());
+                    (self.spilled.len() - 1) as u32
+                });
+                let moved = record.set_list(list);
+                if let Some(list) = self.spilled.get_mut(list as usize) {
+                    list.extend(moved);
+                }
+                list as usize
             }
-        }
-        if let Some(list) = self.spilled.get_mut(last.share.spent as usize) {
+        };
+        if let Some(list) = self.spilled.get_mut(list) {
             list.push(entry);
         }
     }
@@ -258,25 +322,25 @@ impl Ledger {
         mut dropped: impl FnMut(&Entry),
     ) {
         self.retain_listed(slot, &keep, &mut dropped);
-        let Some(record) = self.records.get_mut(slot as usize) else { return };
-        for entry in record.entries.iter_mut().filter(|entry| entry.actor < SPILLED) {
-            if !keep(entry) {
-                dropped(entry);
-                *entry = Entry::NONE;
+        let Some(record) = self.records.get_mut(slot) else { return };
+        for at in 0..record::IN_PLACE {
+            let entry = record.entry(at);
+            if entry.actor < SPILLED && !keep(&entry) {
+                dropped(&entry);
+                record.clear(at);
                 self.shares -= 1;
             }
         }
-        if record.entries.iter().all(|entry| entry.actor == FREE) {
+        if record.is_empty() {
             self.forgiven.remove(&slot);
         }
     }
 
     /// The same for the entries that are not in place.
     fn retain_listed(&mut self, slot: u32, keep: &impl Fn(&Entry) -> bool, dropped: &mut impl FnMut(&Entry)) {
-        let Some(record) = self.records.get_mut(slot as usize) else { return };
-        let Some(place) = record.entries.iter_mut().find(|entry| entry.actor == SPILLED) else { return };
-        let number = place.share.spent;
-        let Some(list) = self.spilled.get_mut(number as usize) else { return };
+        let Some(record) = self.records.get_mut(slot) else { return };
+        let Some(number) = record.list() else { return };
+        let Some(list) = self.spilled.get_mut(number) else { return };
         let before = list.len();
         list.retain(|entry| {
             let stays = keep(entry);
@@ -289,7 +353,7 @@ impl Ledger {
         if list.is_empty() {
             *list = Vec::new();
             self.spare.push(number as u32);
-            *place = Entry::NONE;
+            record.clear(record::IN_PLACE - 1);
         }
     }
 
@@ -332,7 +396,7 @@ impl Ledger {
     /// Forgets everything about the key in `slot`, which has been given up.
     pub(crate) fn forget(&mut self, slot: u32) {
         self.retain(slot, |_| false, |_| ());
-        if let Some(record) = self.records.get_mut(slot as usize) {
+        if let Some(record) = self.records.get_mut(slot) {
             *record = Record::EMPTY;
         }
         if let Some(held) = self.held.get_mut(slot as usize) {
@@ -385,13 +449,13 @@ impl Ledger {
     /// Notes that a key that was taken in here was full until its first request, `span_ms` ago.
     pub(crate) fn begin(&mut self, table: &Table, slot: u32, span_ms: u16, now: Now) {
         let Some(cell) = table.cell(slot) else { return };
-        let (meter, slot) = (table.meter_of(cell), slot as usize);
+        let meter = table.meter_of(cell);
         if meter.is_stock() {
             // It earns nothing, and so nothing in vain.
             return;
         }
-        self.make_room(slot);
-        if let Some(record) = self.records.get_mut(slot).filter(|record| record.vain == Vain::UNKNOWN) {
+        let record = self.records.allocated(slot);
+        if record.vain == Vain::UNKNOWN {
             let first = micros(now.mono).wrapping_sub(u64::from(span_ms) * 1_000);
             let full = full_grains(meter);
             record.vain = match meter.window(table.own_time(cell.key(), now)) {
@@ -402,21 +466,24 @@ impl Ledger {
         }
     }
 
-    /// Notes what `cell` has earned in vain since the last look.
-    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) {
-        self.begin(table, slot, cell.changed_since(now.mono), now);
+    /// Notes what `cell` has earned in vain since the last look. Returns all that it has earned by now, and what is drawn on it.
+    fn look(&mut self, table: &Table, slot: u32, cell: &Cell, now: Now) -> (u64, i64) {
+        if self.records.get(slot).is_none_or(|record| record.vain == Vain::UNKNOWN) {
+            self.begin(table, slot, cell.changed_since(now.mono), now);
+        }
         let meter = table.meter_of(cell);
+        let (earned, drawn) = (table.earned(cell, now), table.drawn(cell, now));
         if meter.is_stock() {
-            return;
+            return (earned, drawn);
         }
         let grain = self.grain(table, cell);
-        let Some(record) = self.records.get_mut(slot as usize) else { return };
+        let Some(record) = self.records.get_mut(slot) else { return (earned, drawn) };
         let seen = seen(meter, cell.level.offset());
-        let raw = cell.level.read(meter, table.earned(cell, now), table.drawn(cell, now));
+        let raw = cell.level.read(meter, earned, drawn);
         let lifted = i64::from(seen.wrapping_sub(record.seen) as i32).max(0) << seen_shift(meter);
         let gained = lifted.saturating_add((raw - meter.capacity()).max(0));
         record.seen = seen;
-        let gained = (gained as f64 / grain) as u32;
+        let gained = if gained > 0 { (gained as f64 / grain) as u32 } else { 0 };
         let now = table.own_time(cell.key(), now);
         let kept = match meter.window(now) {
             Some(window) if Vain::of_window(record.vain.grains(), window) == record.vain => {
@@ -430,6 +497,7 @@ impl Ledger {
         if gained > 0 || kept == 0 {
             record.vain = Vain::of(meter, kept.saturating_add(gained).min(full_grains(meter)), now);
         }
+        (earned, drawn)
     }
 
     /// A grain of earnings by the quota of the cell's key.
@@ -453,7 +521,7 @@ impl Ledger {
 
     /// Ends a change of `cell`'s offset that the gossip made itself: the change was not earned in vain.
     fn looked(&mut self, meter: &Meter, slot: u32, cell: &Cell) {
-        if let Some(record) = self.records.get_mut(slot as usize) {
+        if let Some(record) = self.records.get_mut(slot) {
             record.seen = seen(meter, cell.level.offset());
         }
     }
@@ -464,7 +532,7 @@ impl Ledger {
         self.forget(slot);
         self.look(table, slot, cell, now);
         let meter = table.meter_of(cell);
-        if let Some(record) = self.records.get_mut(slot as usize) {
+        if let Some(record) = self.records.get_mut(slot) {
             record.vain = Vain::of(meter, full_grains(meter), table.own_time(cell.key(), now));
         }
     }
@@ -489,20 +557,19 @@ impl Ledger {
         // The quota does not change while this is held.
         let _held = table.hold(slot);
         let meter = table.meter_of(cell);
-        self.look(table, slot, cell, now);
+        let (earned, drawn) = self.look(table, slot, cell, now);
         let now = table.own_time(cell.key(), now);
-        let drawn = table.drawn(cell, now);
         if amount < 0 {
             cell.level.credit(-amount);
             // The lid goes on at once, so that what comes back time and again adds up to no more than one bucket.
-            cell.level.debit(meter, meter.earned(now), drawn, 0, floor);
-        } else if let Some(vain) = self.records.get(slot as usize).map(|record| record.vain) {
+            cell.level.debit(meter, earned, drawn, 0, floor);
+        } else if let Some(vain) = self.records.get(slot).map(|record| record.vain) {
             let grain = self.grain(table, cell);
             let paid = self.payable(vain, grain, meter, amount, age, now);
-            if let Some(record) = self.records.get_mut(slot as usize).filter(|_| paid > 0) {
+            if let Some(record) = self.records.get_mut(slot).filter(|_| paid > 0) {
                 record.vain = vain.less((paid as f64 / grain).ceil() as u32);
             }
-            left = amount - paid - cell.level.debit(meter, meter.earned(now), drawn, amount - paid, floor);
+            left = amount - paid - cell.level.debit(meter, earned, drawn, amount - paid, floor);
         }
         self.looked(meter, slot, cell);
         left
@@ -513,8 +580,8 @@ impl Ledger {
         let Some(cell) = table.cell(slot) else { return 0 };
         let _held = table.hold(slot);
         let meter = table.meter_of(cell);
-        self.look(table, slot, cell, now);
-        let taken = cell.level.debit(meter, table.earned(cell, now), drawn, amount, -meter.max_debt());
+        let (earned, _) = self.look(table, slot, cell, now);
+        let taken = cell.level.debit(meter, earned, drawn, amount, -meter.max_debt());
         self.looked(meter, slot, cell);
         taken
     }
@@ -531,7 +598,7 @@ impl Ledger {
             level.clamp(-meter.max_debt(), meter.capacity()),
         );
         self.looked(meter, slot, cell);
-        if let Some(record) = self.records.get_mut(slot as usize) {
+        if let Some(record) = self.records.get_mut(slot) {
             record.vain = Vain::of(meter, 0, table.own_time(cell.key(), now));
         }
     }
@@ -543,113 +610,4 @@ fn seen_shift(meter: &Meter) -> u32 {
 
 fn seen(meter: &Meter, offset: u64) -> u32 {
     (offset >> seen_shift(meter)) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limit::Quota;
-
-    fn ledger() -> Ledger {
-        Ledger::new(&Limit::token_bucket("a", Quota::per_second(1_000)).burst(100).build().unwrap())
-    }
-
-    fn share(spent: u64, refunded: u64) -> Share {
-        Share { spent, refunded }
-    }
-
-    #[test]
-    fn a_record_takes_eighty_bytes() {
-        assert_eq!(size_of::<Entry>(), 24);
-        assert_eq!(size_of::<Record>(), 80);
-    }
-
-    #[test]
-    fn each_unit_counts_once_however_often_it_is_heard_of() {
-        let mut ledger = ledger();
-        assert_eq!(ledger.merge(7, 1, 0, share(5, 0), 1).units, 5);
-        assert_eq!(ledger.merge(7, 1, 0, share(5, 0), 2).units, 0);
-        assert_eq!(ledger.merge(7, 1, 0, share(3, 0), 2).units, 0);
-        assert_eq!(ledger.merge(7, 1, 0, share(9, 2), 3).units, 2);
-        assert_eq!(ledger.merge(7, 1, 0, share(9, 99), 3).units, -7);
-        assert_eq!(ledger.merge(7, 1, 1, share(4, 0), 4).units, 4);
-    }
-
-    #[test]
-    fn more_actors_than_fit_in_place_are_kept_and_given_up_again() {
-        let mut ledger = ledger();
-        for actor in 0..40 {
-            ledger.merge(0, actor, 0, share(u64::from(actor) + 1, 0), 1);
-        }
-        assert_eq!(ledger.entries(0).count(), 40);
-        assert_eq!(ledger.entries(0).map(|entry| entry.share.spent).sum::<u64>(), (1..=40).sum::<u64>());
-        assert_eq!(ledger.merge(0, 33, 0, share(35, 0), 1).units, 1);
-        let mut dropped = 0;
-        ledger.retain(0, |entry| entry.actor < 2, |_| dropped += 1);
-        assert_eq!((dropped, ledger.entries(0).count(), ledger.shares()), (38, 2, 2));
-        ledger.forget(0);
-        assert_eq!(ledger.shares(), 0);
-    }
-
-    #[test]
-    fn a_stamp_outlasts_the_longest_epochs() {
-        let year =
-            Limit::token_bucket("a", Quota::new(1, crate::limit::MAX_PERIOD)).burst(1).build().unwrap();
-        let ledger = Ledger::new(&year);
-        let day = 86_400_000_000_000_u64;
-        let old = ledger.stamp(Timestamp::from_nanos(day));
-        let entry = Entry { stamp: old, actor: 1, ..Entry::NONE };
-        let late = Timestamp::from_nanos(1_500 * day);
-        assert!(!ledger.is_retired(&entry, false, 0, late));
-        assert!(ledger.is_retired(&entry, false, 0, Timestamp::from_nanos(1_700 * day)));
-    }
-
-    proptest::proptest! {
-        /// Whatever was lost, repeated or reordered on the way, one full exchange makes ledgers equal, and each has been
-        /// debited by exactly what was spent.
-        #[test]
-        fn ledgers_are_equal_after_one_full_exchange(
-            growth in proptest::collection::vec((0_u16..6, 0_u16..2, 0_u32..4, 0_u64..50, 0_u64..20), 1..60),
-            lost_here: u64,
-            lost_there: u64,
-            shuffle: u64,
-        ) {
-            // Each actor writes its shares one state after the other.
-            let mut newest = std::collections::BTreeMap::<(u16, u16, u32), Share>::new();
-            let mut states = Vec::new();
-            for (actor, epoch, slot, spent, refunded) in growth {
-                let share = newest.entry((actor, epoch, slot)).or_default();
-                *share = Share { spent: share.spent + spent, refunded: share.refunded + refunded }.clamped();
-                states.push(((actor, epoch, slot), *share));
-            }
-            let hear = |lost: u64, turn: usize| {
-                let (mut ledger, mut debited) = (ledger(), std::collections::BTreeMap::<u32, i64>::new());
-                let mut order: Vec<usize> = (0..states.len()).chain(0..states.len()).collect();
-                order.rotate_left(turn % states.len());
-                order.reverse();
-                for at in order.into_iter().filter(|at| lost >> (at % 64) & 1 == 0) {
-                    let ((actor, epoch, slot), share) = states[at];
-                    *debited.entry(slot).or_default() += ledger.merge(slot, actor, epoch, share, 1).units;
-                }
-                for ((actor, epoch, slot), share) in &newest {
-                    *debited.entry(*slot).or_default() += ledger.merge(*slot, *actor, *epoch, *share, 1).units;
-                }
-                (ledger, debited)
-            };
-            let (here, debited_here) = hear(lost_here, shuffle as usize);
-            let (there, debited_there) = hear(lost_there, (shuffle >> 32) as usize);
-            let content = |ledger: &Ledger, slot| {
-                let mut all: Vec<_> =
-                    ledger.entries(slot).map(|entry| (entry.actor, entry.epoch, entry.share.spent, entry.share.refunded)).collect();
-                all.sort_unstable();
-                all
-            };
-            for slot in 0..4 {
-                proptest::prop_assert_eq!(content(&here, slot), content(&there, slot));
-                let total: i64 = here.entries(slot).map(|entry| entry.share.net() as i64).sum();
-                proptest::prop_assert_eq!(debited_here.get(&slot).copied().unwrap_or(0), total);
-                proptest::prop_assert_eq!(debited_there.get(&slot).copied().unwrap_or(0), total);
-            }
-        }
-    }
 }

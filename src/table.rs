@@ -18,6 +18,7 @@ pub(crate) mod plain;
 mod quotas;
 pub(crate) mod rules;
 pub(crate) mod slab;
+mod stance;
 
 use std::{
     cell::Cell as LocalCell,
@@ -48,6 +49,7 @@ use quotas::{FIRST, Quotas};
 use rules::Rules;
 pub(crate) use slab::MAX_FORECASTS;
 use slab::{CLEAN, Cell, SILENT, Slab};
+pub(crate) use stance::{Stance, Verdict};
 
 /// The key of the bucket that all keys share which find no room.
 const SHARED_KEY: Key = Key::from_digest(0);
@@ -70,54 +72,6 @@ thread_local! {
 
 /// Distinguishes the tables in the threads' memories.
 static NEXT_TABLE: AtomicU64 = AtomicU64::new(1);
-
-/// What a table is told about the fleet; in one word, so that a check reads it in one load. The word also says what else keeps
-/// a check from the [short way](plain).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Stance {
-    pub(crate) basis: BasisWord,
-    pub(crate) verdict: Verdict,
-}
-
-/// Whether the level decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The level decides.
-    Level,
-    /// Everything is admitted, and counted.
-    Open,
-    /// Everything is refused.
-    Closed,
-    /// The level decides, and more than a compare-and-swap belongs to it.
-    Careful,
-}
-
-impl Stance {
-    const ALONE: u32 = 0;
-    const VERDICT: u32 = 0x0300;
-
-    fn encode(self) -> u32 {
-        let verdict = match self.verdict {
-            Verdict::Level => 0,
-            Verdict::Open => 1,
-            Verdict::Closed => 2,
-            Verdict::Careful => 3,
-        };
-        self.basis.0 | verdict << 8
-    }
-
-    #[inline]
-    fn decode(word: u32) -> Self {
-        let basis = BasisWord(word & BasisWord::BITS);
-        let verdict = match word >> 8 & 0x3 {
-            0 => Verdict::Level,
-            1 => Verdict::Open,
-            2 => Verdict::Closed,
-            _ => Verdict::Careful,
-        };
-        Self { basis, verdict }
-    }
-}
 
 /// The live keys of one limit, and all that a check needs.
 pub(crate) struct Table {

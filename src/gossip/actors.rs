@@ -21,6 +21,9 @@ const MAX_BY_HEARSAY: usize = MAX_INCARNATIONS / 2;
 /// Changes that one actor's log keeps for peers that lag, before it leaves them to a sync.
 pub(super) const MAX_LOG: usize = 1 << 20;
 
+/// A shorter log is not worth a look for changes that later ones have overtaken.
+const MIN_COMPACTED: usize = 4_096;
+
 /// One change of a share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
@@ -51,7 +54,11 @@ pub(super) struct ActorState {
     pub(super) shares: usize,
     /// Since when somebody is known to have more of its changes.
     pub(super) behind_since: Option<Timestamp>,
+    /// The peer that was last seen to have none of what is in the log.
+    pub(super) laggard: Option<NodeIndex>,
     log: VecDeque<Change>,
+    /// The length at which the log is looked through for changes that later ones have overtaken.
+    compact_at: usize,
     /// Changes up to this version are in the log no more.
     pub(super) floor: u64,
 }
@@ -87,10 +94,28 @@ impl ActorState {
         self.log.range(self.log.partition_point(|change| change.version <= version)..)
     }
 
+    /// Whether the log has grown so long that it is worth a [look](Self::compact).
+    pub(super) fn is_long(&self) -> bool {
+        self.log.len() >= self.compact_at
+    }
+
+    /// Drops the changes that are not the newest of their shares: who is told of the newest need not hear of them. So a log
+    /// holds no more than twice as many changes as there are shares, or a few.
+    pub(super) fn compact(&mut self, is_newest: impl Fn(&Change) -> bool) {
+        self.log.retain(is_newest);
+        self.compact_at = match self.log.len() * 2 {
+            // There is little to gain: let the oldest go, and leave them to a sync.
+            double if double > MAX_LOG * 3 / 2 => usize::MAX,
+            double => double.clamp(MIN_COMPACTED, MAX_LOG),
+        };
+    }
+
     /// Forgets changes up to `version`, which everyone has.
     pub(super) fn trim(&mut self, version: u64) {
-        while self.log.front().is_some_and(|change| change.version <= version) {
-            self.log.pop_front();
+        let known = self.log.partition_point(|change| change.version <= version);
+        if known > 0 {
+            self.log.drain(..known);
+            self.compact_at = self.compact_at.min(MAX_LOG);
         }
         self.floor = self.floor.max(version);
         if self.log.is_empty() && self.log.capacity() > 4_096 {
@@ -100,6 +125,11 @@ impl ActorState {
 
     pub(super) fn log_len(&self) -> usize {
         self.log.len()
+    }
+
+    /// All changes in the log, oldest first.
+    pub(super) fn log(&self) -> impl DoubleEndedIterator<Item = &Change> {
+        self.log.iter()
     }
 
     /// Numbers what is in the log anew, from beyond `version` on: everyone is told of it again.
@@ -184,7 +214,9 @@ impl Actors {
             own: false,
             shares: 0,
             behind_since: None,
+            laggard: None,
             log: VecDeque::new(),
+            compact_at: MIN_COMPACTED,
             floor: 0,
         };
         if free == self.list.len() {
@@ -201,6 +233,7 @@ impl Actors {
         self.index.clear();
         for (actor, place) in (0..).zip(&mut self.list) {
             let Some(state) = place else { continue };
+            state.laggard = None;
             match number(state.node) {
                 Some(node) => {
                     state.node = node;

@@ -1,5 +1,6 @@
 //! One limit's side of the gossip: publishing this node's shares, and taking in those of others.
 
+mod hints;
 mod own;
 mod permits;
 
@@ -10,6 +11,7 @@ use std::{
 };
 
 use super::{
+    actors::Change,
     hot::{Heat, HotKeys, Look},
     message::Item,
 };
@@ -27,6 +29,7 @@ use crate::{
     },
     time::{Now, Timestamp, saturating_nanos},
 };
+use hints::Hints;
 
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
@@ -54,6 +57,7 @@ pub(super) struct Book {
     pub(super) table: Arc<Table>,
     pub(super) ledger: Ledger,
     pub(super) hot: HotKeys,
+    hints: Hints,
     /// Since when epochs of this length are counted, and the number of the first of them.
     started: Timestamp,
     first_epoch: u16,
@@ -89,6 +93,8 @@ pub(super) struct Published {
     pub(super) span_ms: u16,
     /// Whether it is the first of its epoch for the key.
     pub(super) first: bool,
+    /// The units by which more is spent than before.
+    pub(super) spent: u64,
 }
 
 /// Why a share was not taken in.
@@ -146,6 +152,7 @@ impl Book {
         Self {
             ledger: Ledger::new(limit),
             hot: hot_keys(&table, heartbeat, nodes),
+            hints: Hints::new(table.shared_slot()),
             threshold,
             heats_at: heats_at(limit, threshold),
             started: now.mono,
@@ -247,7 +254,7 @@ impl Book {
     ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000);
         self.check_epoch(item.epoch, age, now)?;
-        let (slot, _) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        let (slot, _) = self.place(item, None, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
         let (share, cut) = self.plausible(slot, item.share);
@@ -332,9 +339,16 @@ impl Book {
         look
     }
 
-    /// Has the memory brought near that a share of this key will be merged in.
-    pub(super) fn look_ahead(&self, key: Key) -> usize {
-        self.table.look_ahead(key).map_or(0, |slot| self.ledger.entries(slot).count())
+    /// Has the memory brought near that says where a key is.
+    #[inline]
+    pub(super) fn approach_hint(&self, key: Key) -> u32 {
+        self.hints.approach(key)
+    }
+
+    /// Where a key probably is.
+    #[inline]
+    pub(super) fn hint(&self, key: Key) -> Option<u32> {
+        self.hints.find(key)
     }
 
     /// Takes in a share that a peer sent; `item.age` is in half milliseconds.
@@ -342,12 +356,13 @@ impl Book {
         &mut self,
         actor: ActorIndex,
         item: &Item,
+        hint: Option<u32>,
         allow: Allowance,
         now: Now,
     ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000).saturating_add(allow.delay);
         let ahead = self.check_epoch(item.epoch, age, now)?;
-        let (slot, new_key) = self.place(item, now).ok_or(Refusal::NoRoom)?;
+        let (slot, new_key) = self.place(item, hint, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         if new_key {
             self.ledger.start(&self.table, slot, now);
@@ -369,7 +384,7 @@ impl Book {
         let mut amount = self.ledger.refundable(slot, fixed(&self.table, slot, units));
         let hot = item.statement.is_some_and(|said| said.demand > 0.0)
             && self.hot.heat(&self.table, slot, Heat::There, now);
-        let expected = hot || self.hot.contains(slot);
+        let expected = hot || self.table.cell(slot).is_some_and(|cell| cell.forecast() != 0);
         let restated = expected && item.statement.is_some() && self.hot.is_newer(slot, actor, item.version);
         if restated {
             self.ledger.touch(slot, actor, item.epoch, stamp);
@@ -446,39 +461,61 @@ impl Book {
 
     /// An actor has shares of a few epochs at a time; one that claims more is not believed.
     fn check_epochs(&self, slot: u32, actor: ActorIndex, epoch: u16) -> Result<(), Refusal> {
-        let mut own = self.ledger.entries(slot).filter(|entry| entry.actor == actor).peekable();
-        if own.peek().is_none() || self.ledger.entry(slot, actor, epoch).is_some() || own.count() < MAX_EPOCHS
-        {
-            Ok(())
-        } else {
-            Err(Refusal::OutOfEpoch)
-        }
+        let own = || self.ledger.entries(slot).filter(|entry| entry.actor == actor).count();
+        let few = self.ledger.entry(slot, actor, epoch).is_some() || own() < MAX_EPOCHS;
+        if few { Ok(()) } else { Err(Refusal::OutOfEpoch) }
     }
 
-    /// The slot of the item's key, taking it in if need be; and whether it was new.
-    fn place(&mut self, item: &Item, now: Now) -> Option<(u32, bool)> {
-        match self.table.find_again(item.key) {
-            Some(slot) => Some((slot, false)),
-            None => self.table.insert(item.key, now).map(|slot| (slot, true)),
+    /// The slot of the item's key, taking it in if need be; and whether it was new. `hint` is where it may be.
+    fn place(&mut self, item: &Item, hint: Option<u32>, now: Now) -> Option<(u32, bool)> {
+        if let Some(slot) = hint.filter(|slot| self.table.is_at(*slot, item.key)) {
+            return Some((slot, false));
         }
+        let held = self.table.find(item.key);
+        let slot = held.or_else(|| self.table.insert(item.key, now))?;
+        self.hints.note(item.key, slot, self.table.used_slots());
+        Some((slot, held.is_none()))
     }
 
-    /// The newest state of a share, to send.
-    pub(super) fn item(
+    /// Whether no later change of the same share is to be told of.
+    pub(super) fn is_newest(&self, actor: ActorIndex, change: &Change) -> bool {
+        let entry = self.ledger.entry(change.slot, actor, change.epoch);
+        entry.is_some_and(|entry| entry.version == change.version as u32)
+    }
+
+    /// What to send of a change: the newest state of its share, unless a later change is that.
+    pub(super) fn changed(
         &self,
         me: ActorIndex,
         actor: ActorIndex,
-        slot: u32,
-        epoch: u16,
+        change: &Change,
         now: Now,
     ) -> Option<Item> {
-        let entry = self.ledger.entry(slot, actor, epoch)?;
-        let key = self.table.cell(slot)?.key();
+        let Change { version, limit, span_ms, .. } = *change;
+        let entry = self.ledger.entry(change.slot, actor, change.epoch)?;
+        let is_newest = entry.version == version as u32;
+        let item = if is_newest { self.item(me, change.slot, &entry, now) } else { None };
+        Some(Item { version, limit, span_ms, ..item? })
+    }
+
+    /// The newest state of a share, to send.
+    pub(super) fn item(&self, me: ActorIndex, slot: u32, entry: &Entry, now: Now) -> Option<Item> {
+        let cell = self.table.cell(slot)?;
         // Own shares, too: they wait for their round after they were written.
         let age = u32::try_from(self.ledger.age(entry.stamp, now.mono) / 500_000).unwrap_or(u32::MAX);
-        let statement =
-            if actor == me { self.hot.own_statement(slot) } else { self.hot.statement_of(slot, actor) };
-        Some(Item { version: 0, limit: 0, epoch, key, share: entry.share, age, span_ms: 0, statement })
+        let statement = match cell.forecast() {
+            0 => None,
+            _ if entry.actor == me => self.hot.own_statement(slot),
+            _ => self.hot.statement_of(slot, entry.actor),
+        };
+        let (epoch, share) = (entry.epoch, entry.share);
+        Some(Item { version: 0, limit: 0, epoch, key: cell.key(), share, age, span_ms: 0, statement })
+    }
+
+    /// Has the memory brought near that [`changed`](Self::changed) reads.
+    pub(super) fn approach(&self, slot: u32) -> u64 {
+        let cell = self.table.cell(slot).map_or(0, |cell| cell.flush_at.load(Ordering::Relaxed));
+        cell ^ u64::from(self.ledger.approach(slot))
     }
 
     /// Looks at the next `count` slots: drops the shares that have retired, and gives up the keys that have drained.
@@ -509,9 +546,9 @@ impl Book {
         let epoch = self.epoch(now);
         let retired =
             |ledger: &Ledger, entry: &Entry| ledger.is_retired(entry, entry.actor == me, epoch, now.mono);
-        let over: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).copied().collect();
-        if !over.is_empty() {
+        if self.ledger.entries(slot).any(|entry| retired(&self.ledger, &entry)) {
+            let over: Vec<Entry> =
+                self.ledger.entries(slot).filter(|entry| retired(&self.ledger, entry)).collect();
             let newest = self.newest_own(me, slot);
             self.ledger.retain(
                 slot,

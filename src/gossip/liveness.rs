@@ -40,9 +40,13 @@ impl Gossip {
         {
             outage.until = Some(now.mono);
         }
+        let first = peer.state == PeerState::Unheard;
         peer.state = PeerState::Up;
         self.events.push_back(Event::PeerUp(node));
-        self.update_stance(now);
+        // Who is heard for the first time was not missed, and nothing hangs on it but whose permits count.
+        if !first || self.books.iter().any(|book| book.table.limit().permit_returns_on_drop()) {
+            self.update_stance(now);
+        }
     }
 
     /// Notices who has not been heard for too long.

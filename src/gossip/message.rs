@@ -9,10 +9,15 @@
 
 mod notices;
 
+use std::sync::Arc;
+
 use bincode::{
     Decode, Encode,
     config::{Configuration, Limit, LittleEndian, Varint},
-    de::{DecoderImpl, read::SliceReader},
+    de::{
+        Decoder, DecoderImpl,
+        read::{Reader, SliceReader},
+    },
     enc::{Encoder, EncoderImpl, write::Writer},
     error::{DecodeError, EncodeError},
 };
@@ -71,7 +76,7 @@ pub(crate) struct Hello {
     pub(crate) cluster: String,
     pub(crate) incarnation: u32,
     /// All nodes the sender knows of, in the order that it numbers them by.
-    pub(crate) nodes: Vec<String>,
+    pub(crate) nodes: Arc<[String]>,
     /// Name and fingerprint of its limits, in the order that it numbers them by.
     pub(crate) limits: Vec<(String, u64)>,
     /// Whether it has its peers' state.
@@ -295,6 +300,10 @@ const AGE: u8 = 8;
 const STATEMENT: u8 = 16;
 const SPAN: u8 = 32;
 const END_OF_GROUP: u8 = 0x80;
+/// From this number on, a number takes more than one byte.
+const LONG: u8 = 251;
+/// What an item takes whose numbers are short: flags, digest, count, and the time in which it was spent.
+const SHORT_BYTES: usize = 1 + 16 + 1 + 1;
 
 const END_OF_FRAME: u8 = 0;
 const GROUP: u8 = 1;
@@ -329,6 +338,22 @@ impl FrameWriter {
         writer
     }
 
+    /// A writer of groups alone, to be [appended](Self::append) to frames.
+    pub(crate) fn of_groups(capacity: usize) -> Self {
+        let bytes = Bytes(Vec::with_capacity(capacity));
+        Self { encoder: EncoderImpl::new(bytes, frame_config()), at: At::default() }
+    }
+
+    /// What was written.
+    pub(crate) fn into_groups(self) -> Vec<u8> {
+        self.encoder.into_writer().0
+    }
+
+    /// Adds groups that were written elsewhere.
+    pub(crate) fn append(&mut self, groups: &[u8]) {
+        let _ = self.encoder.writer().write(groups);
+    }
+
     #[inline]
     fn put(&mut self, value: &impl Encode) {
         // Writing to memory cannot fail.
@@ -357,22 +382,29 @@ impl FrameWriter {
         let skip = item.version.wrapping_sub(self.at.version).wrapping_sub(1);
         let context = (item.limit, item.epoch);
         let new_context = self.at.context != Some(context);
+        self.at = At { version: item.version, context: Some(context) };
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        self.byte(
-            flag(new_context, CONTEXT)
-                | flag(skip != 0, SKIP)
-                | flag(item.share.refunded != 0, REFUNDED)
-                | flag(item.age != 0, AGE)
-                | flag(item.statement.is_some(), STATEMENT)
-                | flag(item.span_ms != 0, SPAN),
-        );
+        let flags = flag(new_context, CONTEXT)
+            | flag(skip != 0, SKIP)
+            | flag(item.share.refunded != 0, REFUNDED)
+            | flag(item.age != 0, AGE)
+            | flag(item.statement.is_some(), STATEMENT)
+            | flag(item.span_ms != 0, SPAN);
+        let digest = item.key.digest().to_le_bytes();
+        if let (true, Ok(spent @ ..LONG), Ok(span @ ..LONG)) =
+            (flags & !SPAN == 0, u8::try_from(item.share.spent), u8::try_from(item.span_ms))
+        {
+            self.short_item(flags, &digest, spent, span);
+            return;
+        }
+        self.byte(flags);
         if new_context {
             self.put(&context);
         }
         if skip != 0 {
             self.put(&skip);
         }
-        let _ = self.encoder.writer().write(&item.key.digest().to_le_bytes());
+        let _ = self.encoder.writer().write(&digest);
         self.put(&item.share.spent);
         if item.share.refunded != 0 {
             self.put(&item.share.refunded);
@@ -387,7 +419,17 @@ impl FrameWriter {
             let _ = self.encoder.writer().write(&coarse(statement.demand));
             let _ = self.encoder.writer().write(&coarse(statement.level));
         }
-        self.at = At { version: item.version, context: Some(context) };
+    }
+
+    /// What nearly all items look like, in one piece: numbers that take one byte each.
+    #[inline]
+    fn short_item(&mut self, flags: u8, digest: &[u8; 16], spent: u8, span: u8) {
+        let mut bytes = [0; SHORT_BYTES];
+        let [first, middle @ .., last, span_byte] = &mut bytes;
+        (*first, *last, *span_byte) = (flags, spent, span);
+        middle.copy_from_slice(digest);
+        let length = if flags & SPAN != 0 { SHORT_BYTES } else { SHORT_BYTES - 1 };
+        let _ = self.encoder.writer().write(bytes.get(..length).unwrap_or(&bytes));
     }
 
     /// Ends the group. Where `to` is said, the group holds every change up to that version.
@@ -415,7 +457,6 @@ fn fine(bytes: [u8; 2]) -> f32 {
 /// Reads a frame, a part at a time.
 pub(crate) struct FrameReader<'a> {
     pub(crate) header: Header,
-    body: &'a [u8],
     decoder: DecoderImpl<SliceReader<'a>, FrameConfig, ()>,
     beats_left: u16,
     group: Option<At>,
@@ -440,12 +481,7 @@ impl<'a> FrameReader<'a> {
         let mut decoder = DecoderImpl::new(SliceReader::new(body), frame_config(), ());
         let header = Header::decode(&mut decoder)?;
         let beats_left = u16::decode(&mut decoder)?;
-        Ok(Self { header, body, decoder, beats_left, group: None })
-    }
-
-    /// Another reader of the same frame, from its beginning.
-    pub(crate) fn again(&self) -> Result<Self, Malformed> {
-        Self::new(self.body)
+        Ok(Self { header, decoder, beats_left, group: None })
     }
 
     /// The next part, or `None` at the end of the frame.
@@ -479,6 +515,9 @@ impl<'a> FrameReader<'a> {
     }
 
     fn next_in_group(&mut self, at: At) -> Result<Part, Malformed> {
+        if let Some(item) = self.next_short(at) {
+            return Ok(Part::Item(item));
+        }
         let flags: u8 = self.get()?;
         if flags == END_OF_GROUP {
             self.group = None;
@@ -514,6 +553,35 @@ impl<'a> FrameReader<'a> {
             span_ms,
             statement,
         }))
+    }
+}
+
+impl FrameReader<'_> {
+    /// The next item if it is one of those that nearly all are: of the same limit and epoch as the last, with numbers that
+    /// take one byte each.
+    #[inline]
+    fn next_short(&mut self, at: At) -> Option<Item> {
+        let bytes = self.decoder.reader().peek_read(SHORT_BYTES)?;
+        let (&[flags, ref digest @ .., spent, span], (limit, epoch)) =
+            (<&[u8; SHORT_BYTES]>::try_from(bytes).ok()?, at.context?);
+        let with_span = flags & SPAN != 0;
+        if flags & !SPAN != 0 || spent >= LONG || (with_span && span >= LONG) || at.version >= MAX_VERSION {
+            return None;
+        }
+        let key = Key::from_digest(u128::from_le_bytes(*digest));
+        let version = at.version + 1;
+        self.decoder.reader().consume(if with_span { SHORT_BYTES } else { SHORT_BYTES - 1 });
+        self.group = Some(At { version, ..at });
+        Some(Item {
+            version,
+            limit,
+            epoch,
+            key,
+            share: Share { spent: spent.into(), refunded: 0 },
+            age: 0,
+            span_ms: if with_span { span.into() } else { 0 },
+            statement: None,
+        })
     }
 }
 

@@ -18,6 +18,11 @@
 //! Rounds come with each heartbeat, and before it when a key's unpublished units reach a threshold. A node that cannot
 //! be told of changes one by one any more, because it has just started or was away, asks for a *sync*.
 //!
+//! What is too much for a few datagrams goes in streams, one lot at a time: a peer acknowledges each as soon as it has taken it
+//! in, and is sent no more of the kind before. What changes meanwhile is sent afterwards, once, in its newest state; only what
+//! cannot wait goes past, in datagrams. What is not acknowledged in time is sent again, and waited for twice as long each
+//! time. So a peer that takes in less than it is told hears of each share less often, and is not sent more for it.
+//!
 //! What is said of single keys (bans, overrides, resets) goes to peers at once, over streams; a hello's digests find what
 //! slipped through.
 //!
@@ -35,6 +40,7 @@
 
 mod actors;
 mod book;
+mod bulk;
 mod hot;
 mod liveness;
 pub(crate) mod message;
@@ -58,6 +64,7 @@ use crate::{
 };
 use actors::{Actors, Change};
 use book::{Book, Published};
+use message::Item;
 use notices::Spreading;
 use peer::Peer;
 pub(crate) use status::Event;
@@ -69,6 +76,9 @@ pub(crate) const DIRECT_NODES: usize = 4;
 
 /// How long a node that stood still reads before it speaks.
 const READING: Duration = Duration::from_millis(2);
+
+/// Changes between two rounds that are kept apart because they cannot wait.
+const MAX_URGENT: usize = 4_096;
 
 /// Random peers a round in larger ones, unless set otherwise.
 const FANOUT: usize = 3;
@@ -156,8 +166,9 @@ impl std::error::Error for ProtocolError {}
 /// The gossip protocol's state machine.
 pub(crate) struct Gossip {
     config: GossipConfig,
-    /// All nodes, sorted.
+    /// All nodes, sorted; and as a hello lists them.
     nodes: Vec<NodeId>,
+    names: Arc<[String]>,
     here: NodeIndex,
     me: ActorIndex,
     incarnation: u32,
@@ -180,6 +191,9 @@ pub(crate) struct Gossip {
     renewals: u64,
     renewed_at: Option<Timestamp>,
     slots: Vec<u32>,
+    items: Vec<Item>,
+    /// This node's latest changes that could not wait for a heartbeat.
+    urgent: Vec<Change>,
 }
 
 struct Timers {
@@ -246,6 +260,9 @@ impl Gossip {
             renewals: 0,
             renewed_at: None,
             slots: Vec::new(),
+            items: Vec::new(),
+            urgent: Vec::new(),
+            names: names(&nodes),
             nodes,
             config,
         };
@@ -360,18 +377,42 @@ impl Gossip {
     /// Notes a change of one of this node's own shares.
     fn note_own(&mut self, limit: usize, slot: u32, published: Published) {
         let ended = self.books.get_mut(limit).map(Book::take_ended).unwrap_or_default();
-        for (slot, published) in ended.into_iter().chain([(slot, published)]) {
+        for (slot, published) in ended {
             self.note_change(limit, slot, published);
+        }
+        self.note_change(limit, slot, published);
+    }
+
+    /// The same of one that cannot wait.
+    fn note_urgent(&mut self, limit: usize, slot: u32, published: Published) {
+        self.note_own(limit, slot, published);
+        if self.urgent.len() < MAX_URGENT {
+            self.urgent.extend(self.actors.get(self.me).and_then(|me| me.log().next_back()).copied());
         }
     }
 
     fn note_change(&mut self, limit: usize, slot: u32, published: Published) {
-        if let Some(me) = self.actors.get_mut(self.me) {
-            me.clock += 1;
-            let version = me.clock;
-            let Published { epoch, span_ms, first } = published;
-            me.shares += usize::from(first);
-            me.note(Change { version, limit: limit as u16, epoch, slot, span_ms });
+        let Some(me) = self.actors.get_mut(self.me) else { return };
+        me.clock += 1;
+        let version = me.clock;
+        let Published { epoch, span_ms, first, .. } = published;
+        me.shares += usize::from(first);
+        self.log(self.me, Change { version, limit: limit as u16, epoch, slot, span_ms });
+    }
+
+    /// Puts a change into its actor's log.
+    fn log(&mut self, actor: ActorIndex, change: Change) {
+        let Some(state) = self.actors.get_mut(actor) else { return };
+        state.note(change);
+        if let Some(book) = self.books.get_mut(usize::from(change.limit)) {
+            book.ledger.note_version(change.slot, actor, change.epoch, change.version);
+        }
+        if state.is_long() {
+            let books = &self.books;
+            state.compact(|change| {
+                let book = books.get(usize::from(change.limit));
+                book.is_some_and(|book| book.is_newest(actor, change))
+            });
         }
     }
 
@@ -414,6 +455,11 @@ fn all_nodes(config: &GossipConfig) -> (Vec<NodeId>, NodeIndex) {
     nodes.dedup();
     let here = nodes.iter().position(|node| *node == config.node).unwrap_or(0);
     (nodes, NodeIndex(here as u16))
+}
+
+/// Nodes as a hello lists them.
+fn names(nodes: &[NodeId]) -> Arc<[String]> {
+    nodes.iter().map(|node| node.as_str().to_owned()).collect()
 }
 
 /// What the bound on the excess follows from.

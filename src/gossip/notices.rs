@@ -310,7 +310,7 @@ impl Gossip {
         let Some(book) = self.books.get_mut(limit) else { return };
         let Some(slot) = book.table.find(key) else { return };
         let epoch = book.epoch(now);
-        let entries: Vec<_> = book.ledger.entries(slot).copied().collect();
+        let entries: Vec<_> = book.ledger.entries(slot).collect();
         let mut own = Vec::new();
         for entry in entries {
             // This node's share of the current epoch goes by its cell.
@@ -324,7 +324,7 @@ impl Gossip {
             }
         }
         for epoch in own {
-            self.note_own(limit, slot, super::book::Published { epoch, span_ms: 0, first: false });
+            self.note_own(limit, slot, super::book::Published { epoch, span_ms: 0, first: false, spent: 0 });
         }
     }
 
@@ -436,7 +436,7 @@ mod tests {
         let hello = Hello {
             cluster: "ratemesh".to_owned(),
             incarnation: 2,
-            nodes: vec!["a".to_owned(), "b".to_owned()],
+            nodes: ["a".to_owned(), "b".to_owned()].into(),
             limits: vec![("api".to_owned(), 0)],
             synced: false,
             wall_ms: 0,

@@ -1,6 +1,6 @@
 //! What this node knows of one other node: its connection, what it has, and whether it is heard.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{NodeIndex, PeerState};
 use crate::{ledger::ActorIndex, time::Timestamp};
@@ -12,16 +12,63 @@ pub(super) struct Known {
     pub(super) acked: u64,
     /// It was sent every change up to here.
     pub(super) sent: u64,
-    /// When.
-    pub(super) sent_at: Timestamp,
     /// Every change up to here was sent in streams, which lose nothing while the connection stands.
     pub(super) streamed: u64,
-    /// Until when they are given to be taken in.
-    pub(super) streamed_until: Timestamp,
+    /// Since when an acknowledgement of more than this is waited for.
+    waits_since: Timestamp,
+    /// How often it was waited for in vain since the last one.
+    tries: u8,
     /// When it was last seen to have as much as this node.
     pub(super) level_at: Timestamp,
     /// Until when it is told at once of what it should have heard directly, for it lately did not.
     pub(super) relayed_until: Timestamp,
+}
+
+/// A peer that does not acknowledge is waited for twice as long each time, up to so many doublings: one that has much to take
+/// in must not be sent it once more meanwhile.
+const MOST_DOUBLINGS: u8 = 5;
+/// What is in streams is not lost, only slow to be taken in: it is waited for so much longer.
+const STREAMED_LONGER: u32 = 8;
+
+impl Known {
+    /// Notes that every change up to `version` has been sent.
+    pub(super) fn note_sent(&mut self, version: u64, streamed: bool, now: Timestamp) {
+        if self.sent <= self.acked {
+            self.waits_since = now;
+        }
+        self.sent = self.sent.max(version);
+        if streamed {
+            self.streamed = self.sent;
+        }
+    }
+
+    fn acknowledge(&mut self, version: u64, now: Timestamp) {
+        if version > self.acked {
+            self.acked = version;
+            (self.waits_since, self.tries) = (now, 0);
+        }
+    }
+
+    /// How many of an actor's `shares` have been sent in streams and are not acknowledged, at most.
+    pub(super) fn streaming(&self, shares: usize) -> usize {
+        usize::try_from(self.streamed.saturating_sub(self.acked))
+            .map_or(shares, |changes| changes.min(shares))
+    }
+
+    /// Takes what was sent for lost where its acknowledgement is overdue by what is `usual`.
+    pub(super) fn give_up_overdue(&mut self, usual: Duration, now: Timestamp) {
+        let longer = if self.streamed > self.acked { STREAMED_LONGER } else { 1 };
+        let patience = usual.saturating_mul(longer << self.tries.min(MOST_DOUBLINGS));
+        if self.sent > self.acked && now.since(self.waits_since) >= patience {
+            (self.sent, self.streamed) = (self.acked, self.acked);
+            self.tries = self.tries.saturating_add(1);
+        }
+    }
+
+    /// From which version on it is to be told of changes.
+    pub(super) fn told(&self) -> u64 {
+        self.acked.max(self.sent)
+    }
 }
 
 /// One other node.
@@ -32,11 +79,12 @@ pub(super) struct Peer {
     pub(super) datagram_bytes: usize,
     /// Whether streams to it wait in this node, so that more of them should not be written.
     pub(super) congested: bool,
-    /// This node's index of each node in the peer's list, once its hello has come.
-    nodes: Option<Vec<Option<NodeIndex>>>,
+    /// How it numbers the nodes, once its hello has come.
+    nodes: Option<Numbering>,
     /// This node's number of each limit in the peer's list.
     limits: Vec<Option<u16>>,
-    known: Vec<Known>,
+    /// By actor: those whose changes it may have to be told of.
+    known: BTreeMap<ActorIndex, Known>,
     /// The peer's last `sent_at`, and when it came.
     pub(super) echo: Option<(u32, Timestamp)>,
     pub(super) rtt: Option<Duration>,
@@ -80,6 +128,15 @@ pub(super) struct Echo {
     /// By how much it grew with that, spent and given back.
     pub(super) grown: u64,
     pub(super) at: Timestamp,
+}
+
+/// How a peer numbers nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// As this node does, so many of them.
+    Same(usize),
+    /// Otherwise: this node's index of each.
+    Other(Vec<Option<NodeIndex>>),
 }
 
 /// The few of them that grew most, which their writer is shown, so that it finds out when somebody makes shares up in its
@@ -154,7 +211,7 @@ impl Peer {
             congested: false,
             nodes: None,
             limits: Vec::new(),
-            known: Vec::new(),
+            known: BTreeMap::new(),
             echo: None,
             rtt: None,
             transit: Transit::default(),
@@ -209,19 +266,25 @@ impl Peer {
         self.connected && self.nodes.is_some()
     }
 
-    pub(super) fn set_numbering(&mut self, nodes: Vec<Option<NodeIndex>>, limits: Vec<Option<u16>>) {
+    pub(super) fn set_numbering(&mut self, nodes: Numbering, limits: Vec<Option<u16>>) {
         self.nodes = Some(nodes);
         self.limits = limits;
     }
 
     /// This node's index of what the peer calls node number `number`.
     pub(super) fn node(&self, number: u16) -> Option<NodeIndex> {
-        self.nodes.as_ref()?.get(usize::from(number)).copied().flatten()
+        match self.nodes.as_ref()? {
+            Numbering::Same(nodes) => (usize::from(number) < *nodes).then_some(NodeIndex(number)),
+            Numbering::Other(nodes) => nodes.get(usize::from(number)).copied().flatten(),
+        }
     }
 
     /// How many nodes the peer numbers.
     pub(super) fn numbered(&self) -> Option<usize> {
-        self.nodes.as_ref().map(Vec::len)
+        Some(match self.nodes.as_ref()? {
+            Numbering::Same(nodes) => *nodes,
+            Numbering::Other(nodes) => nodes.len(),
+        })
     }
 
     /// This node's number of what the peer calls limit number `number`.
@@ -230,28 +293,31 @@ impl Peer {
     }
 
     pub(super) fn known(&self, actor: ActorIndex) -> Known {
-        self.known.get(usize::from(actor)).copied().unwrap_or_default()
+        self.known.get(&actor).copied().unwrap_or_default()
     }
 
     pub(super) fn known_mut(&mut self, actor: ActorIndex) -> &mut Known {
-        let actor = usize::from(actor);
-        if self.known.len() <= actor {
-            self.known.resize(actor + 1, Known::default());
-        }
-        &mut self.known[actor]
+        self.known.entry(actor).or_default()
     }
 
-    /// The peer has shown that it has every change of `actor` up to `version`.
-    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64) {
-        let known = self.known_mut(actor);
-        known.acked = known.acked.max(version);
+    /// The peer has shown that it has every change of `actor` up to `version`. That is kept where it is `wanted`, or where
+    /// something is kept of the actor already.
+    pub(super) fn acknowledge(&mut self, actor: ActorIndex, version: u64, wanted: bool, now: Timestamp) {
+        if wanted {
+            self.known_mut(actor).acknowledge(version, now);
+        } else if let Some(known) = self.known.get_mut(&actor) {
+            known.acknowledge(version, now);
+        }
+    }
+
+    /// Forgets how far it has come with an actor of whose changes nobody has to be told.
+    pub(super) fn forget_progress(&mut self, actor: ActorIndex) {
+        self.known.remove(&actor);
     }
 
     /// Forgets what it has of an actor whose index goes to another.
     pub(super) fn forget_actor(&mut self, actor: ActorIndex) {
-        if let Some(known) = self.known.get_mut(usize::from(actor)) {
-            *known = Known::default();
-        }
+        self.known.remove(&actor);
         self.echoes.forget_actor(actor);
     }
 

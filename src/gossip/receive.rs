@@ -1,17 +1,18 @@
 //! Taking in what peers send.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     Channel, Event, Gossip, NodeIndex, ProtocolError, RefusedStatus,
     actors::{Change, MAX_INCARNATIONS},
     book::{Allowance, Refusal, Taken},
     message::{self, Beat, FrameReader, Hello, Item, Malformed, Message, Part, Progress, WireActor},
-    peer::Echo,
+    peer::{Echo, Numbering},
     round::wire_micros,
 };
 use crate::{
     ledger::ActorIndex,
+    node::NodeId,
     time::{Now, saturating_nanos},
 };
 
@@ -27,15 +28,19 @@ const MAX_JUMP: u64 = 1 << 16;
 const RENEW_AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// A node whose places are all taken gives one up for a hello once in so long: it means a walk through all ledgers.
 const GIVE_UP_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Parts of a frame that are read ahead: what they are about fits into the processor's nearest memory, and into what a
-/// thread remembers.
-const LOOK_AHEAD: usize = 64;
+/// Actors of which one frame's changes are acknowledged at once.
+const MAX_CONFIRMED: usize = 8;
+/// Shares that are taken in together: what they are about fits into the processor's nearest memory.
+const TOGETHER: usize = 64;
 
 /// Where in a frame the reader is.
 struct Group {
     actor: ActorIndex,
     /// Whether this node has every change up to the group's first.
     contiguous: bool,
+    /// Whether this process writes, or wrote, as the actor.
+    own: bool,
+    allow: Allowance,
 }
 
 impl Gossip {
@@ -47,7 +52,7 @@ impl Gossip {
         &mut self,
         now: Now,
         from: NodeIndex,
-        _channel: Channel,
+        channel: Channel,
         payload: &[u8],
     ) -> Result<(), ProtocolError> {
         let Some(peer) = self.peer_mut(from) else { return Ok(()) };
@@ -56,21 +61,33 @@ impl Gossip {
         for book in &mut self.books {
             book.turn(self.me, now);
         }
-        let taken = message::decode(payload).and_then(|message| self.take(from, message, now));
+        let taken = message::decode(payload).and_then(|message| self.take(from, channel, message, now));
         taken.map_err(|error| {
             self.refused.malformed += 1;
             ProtocolError(error.to_string())
         })
     }
 
-    fn take(&mut self, from: NodeIndex, message: Message<'_>, now: Now) -> Result<(), Malformed> {
+    fn take(
+        &mut self,
+        from: NodeIndex,
+        channel: Channel,
+        message: Message<'_>,
+        now: Now,
+    ) -> Result<(), Malformed> {
         match message {
             Message::Hello(hello) => {
                 check_progress(&hello.progress, hello.nodes.len())?;
                 self.take_hello(from, hello, now);
                 Ok(())
             }
-            Message::Frame(frame) => self.take_frame(from, frame, now),
+            Message::Frame(frame) => {
+                let actors = self.take_frame(from, frame, now)?;
+                if channel == Channel::Stream && !actors.is_empty() {
+                    self.confirm(from, &actors, now);
+                }
+                Ok(())
+            }
             Message::SyncRequest(request) => {
                 check_progress(&request.progress, self.numbered(from))?;
                 self.start_sync(from, request, now);
@@ -99,10 +116,7 @@ impl Gossip {
     }
 
     fn take_hello(&mut self, from: NodeIndex, hello: Hello, now: Now) {
-        let nodes =
-            hello.nodes.iter().map(|name| self.nodes.binary_search_by(|node| node.as_str().cmp(name)).ok());
-        let nodes: Vec<Option<NodeIndex>> =
-            nodes.map(|index| index.map(|index| NodeIndex(index as u16))).collect();
+        let nodes = self.numbering(&hello);
         let limits = hello.limits.iter().map(|(name, _)| self.limit_named(name)).collect();
         let mismatches = self.compare(&hello, &nodes);
         if hello.cluster != self.config.cluster {
@@ -134,12 +148,22 @@ impl Gossip {
         }
     }
 
+    /// How the sender of a hello numbers nodes: all nodes of a fleet sort one list.
+    fn numbering(&self, hello: &Hello) -> Numbering {
+        if self.nodes.iter().map(NodeId::as_str).eq(hello.nodes.iter().map(String::as_str)) {
+            return Numbering::Same(self.nodes.len());
+        }
+        let index = |name: &String| self.nodes.binary_search_by(|node| node.as_str().cmp(name)).ok();
+        let index = |name| index(name).map(|index| NodeIndex(index as u16));
+        Numbering::Other(hello.nodes.iter().map(index).collect())
+    }
+
     fn limit_named(&self, name: &str) -> Option<u16> {
         self.books.iter().position(|book| book.table.limit().wire_name() == name).map(|limit| limit as u16)
     }
 
     /// In what a peer's configuration parts from this node's.
-    fn compare(&self, hello: &Hello, nodes: &[Option<NodeIndex>]) -> Vec<String> {
+    fn compare(&self, hello: &Hello, nodes: &Numbering) -> Vec<String> {
         let mut mismatches = Vec::new();
         if hello.cluster != self.config.cluster {
             mismatches.push(format!(
@@ -164,7 +188,10 @@ impl Gossip {
                 mismatches.push(format!("it does not have the limit {name:?}"));
             }
         }
-        for node in self.nodes.iter().filter(|node| !hello.nodes.iter().any(|name| name == node.as_str())) {
+        let Numbering::Other(nodes) = nodes else { return mismatches };
+        let listed: BTreeSet<NodeIndex> = nodes.iter().copied().flatten().collect();
+        for (node, _) in self.nodes.iter().zip(0..).filter(|(_, index)| !listed.contains(&NodeIndex(*index)))
+        {
             mismatches.push(format!("it does not list the node {:?}", node.as_str()));
         }
         for (name, _) in hello.nodes.iter().zip(nodes).filter(|(_, node)| node.is_none()) {
@@ -192,11 +219,17 @@ impl Gossip {
         peer.skew_noted = skewed.is_some();
     }
 
-    fn take_frame(&mut self, from: NodeIndex, mut frame: FrameReader<'_>, now: Now) -> Result<(), Malformed> {
-        let Some(peer) = self.peer_mut(from) else { return Ok(()) };
+    /// Takes in a frame, and returns of which actors it told changes.
+    fn take_frame(
+        &mut self,
+        from: NodeIndex,
+        mut frame: FrameReader<'_>,
+        now: Now,
+    ) -> Result<Vec<ActorIndex>, Malformed> {
+        let Some(peer) = self.peer_mut(from) else { return Ok(Vec::new()) };
         if !peer.is_ready() {
             // Its hello, which says what its numbers mean, is still under way.
-            return Ok(());
+            return Ok(Vec::new());
         }
         peer.echo = Some((frame.header.sent_at, now.mono));
         peer.note_transit(frame.header.sent_at, wire_micros(now.mono));
@@ -218,47 +251,65 @@ impl Gossip {
         from: NodeIndex,
         frame: &mut FrameReader<'_>,
         now: Now,
-    ) -> Result<(), Malformed> {
-        let mut group = None;
-        let mut ahead = frame.again()?;
-        let mut taken = 0;
-        while let Some(part) = frame.next()? {
-            if taken % LOOK_AHEAD == 0 {
-                self.look_ahead(from, &mut ahead);
+    ) -> Result<Vec<ActorIndex>, Malformed> {
+        let (mut group, mut actors) = (None, Vec::new());
+        let mut items = std::mem::take(&mut self.items);
+        let read = loop {
+            let part = match frame.next() {
+                Ok(Some(part)) => part,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            };
+            let same = |item: &Item| items.first().is_none_or(|first| first.limit == item.limit);
+            let fits = items.len() < TOGETHER && matches!(&part, Part::Item(item) if same(item));
+            if !fits {
+                self.take_items(from, group.as_ref(), &mut items, now);
             }
-            taken += 1;
             match part {
+                Part::Item(item) => items.push(item),
                 Part::Beat(beat) => self.take_beat(from, beat, now),
                 Part::Group { actor, from: version } => group = self.open_group(from, actor, version, now),
-                Part::Item(item) => {
-                    if let Some(group) = &group {
-                        self.take_item(from, group.actor, item, now);
-                    }
-                }
                 Part::GroupEnd { to } => {
                     if let Some(group) = group.take().filter(|_| to > 0) {
                         self.close_group(from, &group, to, now);
+                        if actors.len() < MAX_CONFIRMED && actors.last() != Some(&group.actor) {
+                            actors.push(group.actor);
+                        }
                     }
                 }
             }
-        }
-        Ok(())
+        };
+        self.take_items(from, group.as_ref(), &mut items, now);
+        self.items = items;
+        read.map(|()| actors)
     }
 
-    /// Reads the next parts of a frame for the keys that they are about: each is somewhere else in memory, and what they
-    /// are merged in takes longer to come than to change.
-    fn look_ahead(&self, from: NodeIndex, frame: &mut FrameReader<'_>) {
-        let mut touched = 0;
-        for _ in 0..LOOK_AHEAD {
-            // What is wrong with the frame comes up where it is taken in.
-            let Ok(Some(part)) = frame.next() else { break };
-            let Part::Item(item) = part else { continue };
-            let limit = self.peer(from).and_then(|peer| peer.limit(item.limit));
-            if let Some(book) = limit.and_then(|limit| self.books.get(usize::from(limit))) {
-                touched += book.look_ahead(item.key);
-            }
+    /// Takes in a few shares of one group and limit. Each is merged in somewhere else in memory, so that is asked for first,
+    /// for all of them: it takes longer to come than to change.
+    fn take_items(&mut self, from: NodeIndex, group: Option<&Group>, items: &mut Vec<Item>, now: Now) {
+        let (Some(group), Some(first)) = (group, items.first()) else {
+            items.clear();
+            return;
+        };
+        let limit = self.peer(from).and_then(|peer| peer.limit(first.limit));
+        let Some(book) = limit.and_then(|limit| self.books.get(usize::from(limit))) else {
+            items.drain(..).for_each(|_| self.refuse(from, |refused| &mut refused.unknown));
+            return;
+        };
+        let mut slots = [None; TOGETHER];
+        let mut near = items.iter().fold(0, |sum, item| sum ^ u64::from(book.approach_hint(item.key)));
+        for (item, slot) in items.iter().zip(&mut slots) {
+            *slot = book.hint(item.key);
         }
-        std::hint::black_box(touched);
+        for slot in slots.into_iter().flatten() {
+            near ^= book.approach(slot);
+        }
+        std::hint::black_box(near);
+        let limit = limit.unwrap_or(0);
+        for (item, slot) in items.iter().zip(slots) {
+            self.take_item(from, group, limit, item, slot, now);
+        }
+        items.clear();
     }
 
     /// The actor that a peer's wire form names, taken in if its node is listed.
@@ -307,8 +358,13 @@ impl Gossip {
             self.outrun(version, now);
             return;
         }
+        // In a large fleet there is no room for how far each has come with everyone: only where there is something to tell, or to
+        // ask for.
+        let state = self.actors.get(actor);
+        let wanted = state.is_some_and(|state| state.log_len() > 0 || version > state.clock);
+        let wanted = wanted || actor == self.me || self.is_direct();
         if let Some(peer) = self.peer_mut(from) {
-            peer.acknowledge(actor, version.min(message::MAX_VERSION));
+            peer.acknowledge(actor, version.min(message::MAX_VERSION), wanted, now.mono);
         }
     }
 
@@ -322,6 +378,11 @@ impl Gossip {
             && let Some(me) = self.actors.get_mut(self.me)
         {
             me.renumber_beyond(version);
+            for change in me.log() {
+                if let Some(book) = self.books.get_mut(usize::from(change.limit)) {
+                    book.ledger.renumber(change.slot, self.me, change.epoch, change.version);
+                }
+            }
         }
     }
 
@@ -339,7 +400,8 @@ impl Gossip {
             return None;
         };
         let contiguous = self.actors.get(actor).is_some_and(|state| version <= state.clock);
-        Some(Group { actor, contiguous })
+        let (own, allow) = (self.is_own(actor), self.allowance(from, actor, now));
+        Some(Group { actor, contiguous, own, allow })
     }
 
     fn close_group(&mut self, from: NodeIndex, group: &Group, to: u64, now: Now) {
@@ -354,34 +416,31 @@ impl Gossip {
         }
     }
 
-    fn take_item(&mut self, from: NodeIndex, actor: ActorIndex, item: Item, now: Now) {
-        let Some(limit) = self.peer(from).and_then(|peer| peer.limit(item.limit)) else {
-            self.refuse(from, |refused| &mut refused.unknown);
-            return;
-        };
-        if self.is_own(actor) {
-            self.take_echo(usize::from(limit), actor, &item, now);
+    fn take_item(
+        &mut self,
+        from: NodeIndex,
+        group: &Group,
+        limit: u16,
+        item: &Item,
+        hint: Option<u32>,
+        now: Now,
+    ) {
+        let Group { actor, own, allow, .. } = *group;
+        if own {
+            self.take_echo(usize::from(limit), actor, item, now);
             return;
         }
         if self.actors.get(actor).is_none_or(|state| item.version.saturating_sub(state.clock) > MAX_AHEAD) {
             self.refuse(from, |refused| &mut refused.out_of_epoch);
             return;
         }
-        let allow = self.allowance(from, actor, now);
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
-        match book.take(actor, &item, allow, now) {
+        match book.take(actor, item, hint, allow, now) {
             Ok(taken) => {
                 self.note_taken(from, usize::from(limit), actor, item.epoch, &taken, now);
                 if taken.news && self.nodes.len() > 2 {
-                    if let Some(state) = self.actors.get_mut(actor) {
-                        state.note(Change {
-                            version: item.version,
-                            limit,
-                            epoch: item.epoch,
-                            slot: taken.slot,
-                            span_ms: item.span_ms,
-                        });
-                    }
+                    let Item { version, epoch, span_ms, .. } = *item;
+                    self.log(actor, Change { version, limit, epoch, slot: taken.slot, span_ms });
                     self.timers.round_wanted |= taken.urgent && !self.is_direct();
                 }
             }
@@ -479,7 +538,7 @@ impl Gossip {
         self.publish_changed(usize::MAX, now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
-                self.tell(peer, false, true, now);
+                self.tell(peer, false, true, &mut Vec::new(), now);
             }
         }
         let former = self.me;

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{Gossip, GossipConfig, NodeIndex, Peer, all_nodes, book::Book, sync::Joining};
+use super::{Gossip, GossipConfig, NodeIndex, Peer, all_nodes, book::Book, names, sync::Joining};
 use crate::{
     table::{Table, marks::Wake},
     time::Now,
@@ -20,7 +20,7 @@ impl Gossip {
         self.spread_notices(now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(Peer::is_ready) {
-                self.tell(peer, false, true, now);
+                self.tell(peer, false, true, &mut Vec::new(), now);
             }
         }
     }
@@ -32,6 +32,7 @@ impl Gossip {
             self.handle_disconnected(now, node);
         }
         (self.jobs, self.out, self.events) = Default::default();
+        self.urgent.clear();
         self.renumber_nodes(&config, now);
         self.config = GossipConfig { incarnation: self.config.incarnation, ..config };
         self.renumber_limits(tables, wake, now);
@@ -65,6 +66,7 @@ impl Gossip {
                 book.drop_actor(actor);
             }
         }
+        self.names = names(&nodes);
         (self.nodes, self.here) = (nodes, here);
     }
 
@@ -117,9 +119,11 @@ impl Gossip {
 
     /// Counts each actor's shares anew, where books came or went.
     fn count_shares(&mut self) {
-        for actor in 0..self.actors.len() as u16 {
+        let mut counts = vec![0; self.actors.len()];
+        self.books.iter().for_each(|book| book.ledger.count_shares(&mut counts));
+        for (actor, count) in (0..).zip(counts) {
             if let Some(state) = self.actors.get_mut(actor) {
-                state.shares = self.books.iter().map(|book| book.ledger.count_of(actor)).sum();
+                state.shares = count;
             }
         }
     }

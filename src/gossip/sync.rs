@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -129,7 +130,7 @@ impl Gossip {
         let hello = Hello {
             cluster: self.config.cluster.clone(),
             incarnation: self.incarnation,
-            nodes: self.nodes.iter().map(|node| node.as_str().to_owned()).collect(),
+            nodes: Arc::clone(&self.names),
             limits: limits.collect(),
             synced: self.joining.is_none(),
             wall_ms: now.wall.as_unix_nanos() / 1_000_000,
@@ -139,6 +140,7 @@ impl Gossip {
         self.push(to, Channel::Stream, message::hello(&hello));
     }
 
+    /// How far this node has come with each actor; of those that have changed nothing there is nothing to say.
     fn progress(&self) -> Vec<Progress> {
         let wire = |actor: ActorIndex| {
             self.actors
@@ -147,6 +149,7 @@ impl Gossip {
         };
         self.actors
             .iter()
+            .filter(|(_, state)| state.clock > 0 || state.floor > 0)
             .filter_map(|(actor, state)| {
                 Some(Progress { actor: wire(actor)?, version: state.clock, floor: state.floor })
             })
@@ -464,7 +467,7 @@ impl Gossip {
         let Some(book) = self.books.get_mut(limit) else { return 0 };
         let taken = match baseline {
             true => book.take_baseline(actor, &item, now),
-            false => book.take(actor, &item, allow, now),
+            false => book.take(actor, &item, None, allow, now),
         };
         match taken {
             Ok(taken) => {
@@ -530,7 +533,7 @@ impl Gossip {
         self.spread_notices(now);
         for peer in self.others() {
             if self.peer(peer).is_some_and(|peer| peer.is_ready()) {
-                self.tell(peer, false, true, now);
+                self.tell(peer, false, true, &mut Vec::new(), now);
                 self.push(peer, Channel::Stream, message::leave());
             }
         }

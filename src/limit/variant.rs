@@ -1,6 +1,6 @@
 //! What a limit is for a single key that has a quota of its own, and what it may become while it is enforced.
 
-use super::{Algorithm, Limit, LimitError, Quota, Rule, Windows};
+use super::{Algorithm, Limit, LimitError, Quota, Rule};
 
 impl Limit {
     /// The same limit with another quota in place of all that it has: that of a key with an override.
@@ -57,7 +57,7 @@ impl Limit {
             return Err(new.error("precision", precision, SAME));
         }
         let fixed_period = matches!(new.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow { .. });
-        if fixed_period && old.windows != Windows::Months && old.quota.period() != new.quota.period() {
+        if fixed_period && old.windows != super::Windows::Months && old.quota.period() != new.quota.period() {
             return Err(new.error("period", format!("{:?}", new.quota.period()), SAME));
         }
         if old.max_keys != new.max_keys {

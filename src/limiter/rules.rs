@@ -1,6 +1,6 @@
 //! What a limiter is told about single keys: bans, overrides and resets.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use super::Limiter;
 use crate::{
@@ -75,9 +75,10 @@ impl Limiter {
     /// of an address. Where two nodes set it at once, one of the two holds on all nodes.
     ///
     /// ```
-    /// use ratemesh::{Limit, Limiter, Override, Quota};
+    /// use ratemesh::{Limit, Limiter, ManualClock, Override, Quota};
     ///
-    /// let api = Limiter::new(Limit::token_bucket("api", Quota::per_second(10)).build()?);
+    /// let limit = Limit::token_bucket("api", Quota::per_second(10)).build()?;
+    /// let api = Limiter::with_clock(limit, ManualClock::new());
     /// assert_eq!(api.check("alice").remaining(), 9);
     /// api.set_override("alice", Override::quota(Quota::per_second(500)))?;
     /// assert_eq!(api.check("alice").remaining(), 498);
@@ -132,7 +133,7 @@ impl Limiter {
     /// What the limit's lists say of the network of an address, for the key that stands for it.
     #[cfg(feature = "http")]
     #[inline]
-    pub(crate) fn listed(&self, address: IpAddr, key: Key) -> Option<Override> {
+    pub(crate) fn listed(&self, address: std::net::IpAddr, key: Key) -> Option<Override> {
         self.bands.listed(address, key)
     }
 

@@ -2,6 +2,10 @@
 
 use super::*;
 
+/// Fleets of more nodes take a while to dial each other: for each node so many nanoseconds.
+const MANY_NODES: usize = 64;
+const DIAL_NANOS: u64 = 500_000;
+
 /// The machinery.
 impl Cluster {
     pub(super) fn start(&mut self, node: usize) {
@@ -224,7 +228,12 @@ impl Cluster {
         if connection.up || connection.dialling || !passable {
             return;
         }
-        let most = if at_once { 0 } else { saturating_nanos(self.network.max_reconnect) };
+        let most = match at_once {
+            // A node with very many peers does not come to all of them at the same moment.
+            true if self.nodes.len() > MANY_NODES => DIAL_NANOS * self.nodes.len() as u64,
+            true => 0,
+            false => saturating_nanos(self.network.max_reconnect),
+        };
         let backoff = self.rng.u64(0..=most);
         connection.dialling = true;
         connection.number += 1;

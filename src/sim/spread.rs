@@ -32,6 +32,9 @@ impl Cluster {
         let version = running.gossip.own_version();
         let published = &mut log.published[node];
         let last = published.back().map_or(0, |(version, _)| *version);
+        if version <= last {
+            return;
+        }
         published.extend((last + 1..=version).map(|version| (version, now)));
         let everyone = log
             .clocks
@@ -53,6 +56,10 @@ impl Cluster {
         let Some(log) = &mut self.spread else { return };
         let Some(running) = self.nodes[node].running() else { return };
         for writer in (0..self.nodes.len()).filter(|writer| *writer != node) {
+            let newest = log.published[writer].back().map_or(0, |(version, _)| *version);
+            if newest <= log.clocks[node][writer] {
+                continue;
+            }
             let Some(incarnation) = self.nodes[writer].running().map(|running| running.incarnation) else {
                 continue;
             };

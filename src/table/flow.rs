@@ -43,6 +43,9 @@ impl Rate {
     /// What runs off in so many nanoseconds.
     #[inline]
     pub(crate) fn over(self, nanos: u64) -> i64 {
+        if self.0 == 0 {
+            return 0;
+        }
         ((u128::from(self.0) * u128::from(nanos)) >> RATE_SHIFT).min(i64::MAX as u128 / 4) as i64
     }
 }

@@ -47,19 +47,11 @@ impl Table {
         ((digest as u64 ^ self.id) as usize % RECENT, (digest >> 64) as u64 ^ self.id)
     }
 
-    /// Looks `key` up for this thread to remember, and touches its cell: of many keys at once, so that the processor waits
-    /// for the memory of several of them at a time.
+    /// Whether `key` is in this slot.
     #[cfg(feature = "gossip")]
-    pub(crate) fn look_ahead(&self, key: Key) -> Option<u32> {
-        Some(self.look_up(key)).filter(|slot| *slot != NO_SLOT)
-    }
-
-    /// The slot that holds `key`, where this thread has [looked ahead](Self::look_ahead) to it or anywhere else.
-    #[cfg(feature = "gossip")]
-    pub(crate) fn find_again(&self, key: Key) -> Option<u32> {
-        let slot = self.recall(key);
-        let cell = self.slab.get(slot).filter(|cell| cell.level.spent() & DEAD == 0 && cell.holds(key));
-        if cell.is_some() { Some(slot) } else { self.find(key) }
+    #[inline]
+    pub(crate) fn is_at(&self, slot: u32, key: Key) -> bool {
+        self.slab.get(slot).is_some_and(|cell| cell.level.spent() & DEAD == 0 && cell.holds(key))
     }
 
     /// The slot that holds `key`.

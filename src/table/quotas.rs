@@ -11,7 +11,7 @@
 //! before may still spend by it, once; since the count is one of units, nothing else comes of it.
 
 use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
+    Mutex, OnceLock, PoisonError,
     atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
@@ -223,7 +223,7 @@ impl Table {
 
     /// Keeps the key in `slot` from being given another quota, or given up, for as long as the answer lives.
     #[cfg(feature = "gossip")]
-    pub(crate) fn hold(&self, slot: u32) -> MutexGuard<'_, ()> {
+    pub(crate) fn hold(&self, slot: u32) -> std::sync::MutexGuard<'_, ()> {
         self.stripes.hold(slot)
     }
 

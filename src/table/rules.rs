@@ -22,7 +22,7 @@ use crate::{
     decision::{Reason, Waits},
     error::{CostError, RuleError},
     key::KeyHasher,
-    limit::{Limit, Quota},
+    limit::Quota,
     lists::Override,
     notice::{Kind, MAX_BAN, Notice, Notices, RESET_REMEMBERED, Said, Subject, Unsaid},
     time::{Timestamp, saturating_nanos},
@@ -465,7 +465,7 @@ impl Table {
     /// many quotas in its life. Keys without rules go over when they are next asked for, or by
     /// [`bring_up_to_date`](Self::bring_up_to_date).
     #[cfg(any(feature = "net", feature = "sim"))]
-    pub(crate) fn change(&self, next: Limit, hasher: &KeyHasher, now: Now) -> bool {
+    pub(crate) fn change(&self, next: crate::limit::Limit, hasher: &KeyHasher, now: Now) -> bool {
         if !self.change_own(next) {
             return false;
         }

@@ -36,7 +36,8 @@ impl Book {
         }
         self.ledger.begin(&table, slot, span_ms, now);
         let epoch = self.epoch(now);
-        if self.ledger.entry(slot, me, epoch).is_none() {
+        let before = self.ledger.entry(slot, me, epoch).map(|entry| entry.share.spent);
+        if before.is_none() {
             // An epoch begins with the first change in it, or a key that is only asked for would begin it again each time.
             let held = self.table.limit().permit_returns_on_drop() && Self::in_hand(cell) > 0;
             if !restate && !held && !self.has_unpublished(me, slot) {
@@ -47,10 +48,9 @@ impl Book {
         let in_epoch = spent.saturating_sub(cell.base.load(Ordering::Relaxed));
         let share = Share { spent: in_epoch, refunded: self.refunded(cell, epoch) };
         let stamp = self.ledger.stamp(now.mono);
-        let merged = self.ledger.merge(slot, me, epoch, share, stamp);
-        self.ledger.touch(slot, me, epoch, stamp);
-        let first = merged.previous.is_none();
-        (merged.news || restate).then_some(Published { epoch, span_ms, first })
+        let merged = self.ledger.write(slot, me, epoch, share, stamp);
+        let (first, spent) = (merged.previous.is_none(), in_epoch.saturating_sub(before.unwrap_or(0)));
+        (merged.news || restate).then_some(Published { epoch, span_ms, first, spent })
     }
 
     /// Begins a new epoch of this node's share: what the last one holds stays in it, but for permits that are still held.
@@ -65,7 +65,7 @@ impl Book {
     fn note_ended(&mut self, me: ActorIndex, slot: u32, epoch: u16, share: Share, now: Now) {
         let stamp = self.ledger.stamp(now.mono);
         if self.ledger.merge(slot, me, epoch, share, stamp).news {
-            self.ended.push((slot, Published { epoch, span_ms: 0, first: false }));
+            self.ended.push((slot, Published { epoch, span_ms: 0, first: false, spent: 0 }));
         }
     }
 
@@ -98,8 +98,7 @@ impl Book {
     /// This node's share of an ended epoch that holds the unit up to which a slot's count came to `end`: the newest begins
     /// at the cell's base, and each earlier one ends where the next begins.
     fn own_of(&self, me: ActorIndex, slot: u32, cell: &Cell, end: u64) -> Option<Entry> {
-        let mut own: Vec<Entry> =
-            self.ledger.entries(slot).filter(|entry| entry.actor == me).copied().collect();
+        let mut own: Vec<Entry> = self.ledger.entries(slot).filter(|entry| entry.actor == me).collect();
         own.sort_by(|a, b| (b.epoch.wrapping_sub(a.epoch) as i16).cmp(&0));
         let mut until = cell.base.load(Ordering::Acquire);
         own.into_iter().skip(1).find(|entry| {
@@ -117,7 +116,7 @@ impl Book {
 
     pub(super) fn newest_own(&self, me: ActorIndex, slot: u32) -> Option<Entry> {
         let own = self.ledger.entries(slot).filter(|entry| entry.actor == me);
-        own.copied().reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
+        own.reduce(|a, b| if (b.epoch.wrapping_sub(a.epoch) as i16) > 0 { b } else { a })
     }
 
     /// Publishes a key that has changed; one that changes fast becomes a hot one.
@@ -127,10 +126,8 @@ impl Book {
         slot: u32,
         now: Now,
     ) -> Option<Published> {
-        let before = self.newest_own(me, slot).map_or(0, |entry| entry.share.spent);
         let published = self.publish(me, slot, false, now)?;
-        let after = self.ledger.entry(slot, me, published.epoch).map_or(0, |entry| entry.share.spent);
-        if after.saturating_sub(before) >= self.heats_at {
+        if published.spent >= self.heats_at {
             let table = Arc::clone(&self.table);
             self.hot.heat(&table, slot, Heat::Here, now);
         }

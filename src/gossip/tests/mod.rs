@@ -3,11 +3,12 @@
 
 mod lies;
 mod noise;
+mod slow;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
-    Channel, Gossip, GossipConfig, NodeIndex, ProtocolError, Status,
+    Channel, Gossip, GossipConfig, NodeIndex, ProtocolError, Status, Transmit,
     message::{self, Beat, FrameWriter, Header, Hello, Item, Progress, WireActor},
 };
 use crate::{
@@ -35,6 +36,9 @@ struct Fleet {
     heard: Vec<Vec<u8>>,
     /// Whether the liar says that it has its peers' state.
     synced: bool,
+    /// A node that takes in what it is sent only when a test says so, and what waits for it.
+    slow: Option<usize>,
+    waiting: VecDeque<(usize, Transmit)>,
 }
 
 fn name(node: usize) -> NodeId {
@@ -57,6 +61,8 @@ impl Fleet {
             cut: Vec::new(),
             heard: Vec::new(),
             synced,
+            slow: None,
+            waiting: VecDeque::new(),
         };
         for node in 1..=honest {
             let peers = (0..=honest).filter(|other| *other != node).map(name).collect();
@@ -110,16 +116,44 @@ impl Fleet {
                     let to = usize::from(transmit.to.0);
                     if to == usize::from(LIAR.0) {
                         self.heard.push(transmit.payload);
+                    } else if self.slow == Some(to) {
+                        self.waiting.push_back((from, transmit));
                     } else if !self.cut.contains(&(from, to)) {
-                        let (now, from) = (self.now, NodeIndex(from as u16));
-                        let taken =
-                            self.node(to).handle_payload(now, from, transmit.channel, &transmit.payload);
-                        taken.expect("honest nodes understand each other");
+                        self.deliver(from, &transmit);
                     }
                 }
                 while self.node(from).poll_event().is_some() {}
             }
         }
+    }
+
+    fn deliver(&mut self, from: usize, transmit: &Transmit) {
+        let (now, to, from) = (self.now, usize::from(transmit.to.0), NodeIndex(from as u16));
+        let taken = self.node(to).handle_payload(now, from, transmit.channel, &transmit.payload);
+        taken.expect("honest nodes understand each other");
+    }
+
+    /// The slow node takes in the oldest of what waits for it.
+    fn take_in_one(&mut self) {
+        if let Some((from, transmit)) = self.waiting.pop_front() {
+            self.deliver(from, &transmit);
+            self.carry();
+        }
+    }
+
+    fn take_in_all(&mut self) {
+        while !self.waiting.is_empty() {
+            self.take_in_one();
+        }
+    }
+
+    /// Of all that waits, streams go on waiting.
+    fn take_in_datagrams(&mut self) {
+        let (datagrams, streams) =
+            self.waiting.drain(..).partition(|(_, transmit)| transmit.channel == Channel::Datagram);
+        self.waiting = datagrams;
+        self.take_in_all();
+        self.waiting = streams;
     }
 
     /// The liar says something to one node.
