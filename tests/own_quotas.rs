@@ -312,6 +312,26 @@ fn changes_while_others_check_lose_and_mint_nothing() {
     assert!((4_995..=5_010).contains(&all), "{admitted} and {rest}");
 }
 
+#[test]
+fn keys_that_come_in_while_their_quotas_change_have_the_one_that_was_set() {
+    let limiter =
+        Limiter::new(Limit::token_bucket("a", Quota::per_day(10)).max_keys(100_000).build().unwrap());
+    let keys: Vec<String> = (0..3_000).map(|number| format!("key {number}")).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| keys.iter().for_each(|key| drop(limiter.check(&**key).is_allowed())));
+        }
+        scope.spawn(|| {
+            let quota = Override::quota(Quota::per_day(40));
+            keys.iter().for_each(|key| limiter.set_override(&**key, quota).unwrap());
+        });
+    });
+    for key in &keys {
+        let peek = limiter.peek(&**key);
+        assert_eq!((peek.quota(), peek.remaining()), (Quota::per_day(40), 38), "{key}");
+    }
+}
+
 /// A bucket by its definition, which is given another quota now and then.
 #[derive(Debug)]
 struct Model {

@@ -73,6 +73,8 @@ impl Table {
         if !self.marks.is_heard() {
             self.sweep(now);
         }
+        // Before the index is locked: who changes rules looks keys up.
+        let quota = self.quota_of(key);
         let hash = hash_of(key);
         let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
         let mut shard = shard.write();
@@ -85,7 +87,7 @@ impl Table {
         if let Some(histories) = &self.histories {
             histories.forget(slot);
         }
-        cell.assign(key, self.quota_of(key), if self.marks.is_heard() { CLEAN } else { SILENT });
+        cell.assign(key, quota, if self.marks.is_heard() { CLEAN } else { SILENT });
         // Before the cell lives, so that nobody takes what an earlier key spent for this one's.
         cell.base.store((cell.level.spent() & !DEAD) + 1, Ordering::Release);
         let meter = self.meter_of(cell);
@@ -97,7 +99,7 @@ impl Table {
             self.slab.get(*slot).map_or(0, |cell| hash_of(cell.key()))
         });
         drop(shard);
-        if self.rules.is_any() {
+        if self.rules.is_any() || quota != self.current() {
             self.mark_new(slot, key, now);
         }
         Some(slot)
