@@ -209,6 +209,27 @@ fn a_cost_is_held_against_the_quota_that_the_key_has() {
 }
 
 #[test]
+fn the_first_request_ever_is_held_against_the_quota_that_its_key_is_given_by_the_limit() {
+    for cost in [1, 60, 100] {
+        let given = |key: &str| {
+            let builder = Limit::token_bucket("a", Quota::per_second(10));
+            let (limiter, _) =
+                limiter(builder.override_key("large", own(100, 100)).override_key("small", own(5, 5)));
+            limiter.check_cost(key, cost).map(|decision| decision.is_allowed())
+        };
+        assert_eq!(given("large"), Ok(true));
+        assert_eq!(
+            given("small").map_err(|error| error.capacity()),
+            if cost > 5 { Err(5) } else { Ok(true) }
+        );
+        assert_eq!(
+            given("other").map_err(|error| error.capacity()),
+            if cost > 10 { Err(10) } else { Ok(true) }
+        );
+    }
+}
+
+#[test]
 fn refunds_and_resets_go_by_the_quota_that_the_key_has() {
     let (limiter, _) = limiter(Limit::token_bucket("a", Quota::per_hour(10)));
     let permit = limiter.reserve("alice", 4).unwrap();
@@ -319,7 +340,7 @@ fn keys_that_come_in_while_their_quotas_change_have_the_one_that_was_set() {
     let keys: Vec<String> = (0..3_000).map(|number| format!("key {number}")).collect();
     std::thread::scope(|scope| {
         for _ in 0..2 {
-            scope.spawn(|| keys.iter().for_each(|key| drop(limiter.check(&**key).is_allowed())));
+            scope.spawn(|| keys.iter().for_each(|key| _ = limiter.check(&**key)));
         }
         scope.spawn(|| {
             let quota = Override::quota(Quota::per_day(40));

@@ -39,7 +39,7 @@ pub(super) struct Quotas {
     count: Mutex<u8>,
     /// The limit's own quota now.
     current: AtomicU8,
-    /// Whether any key has ever had a quota of its own.
+    /// Whether any key has ever been given a quota of its own, seen yet or not.
     of_keys: AtomicBool,
 }
 
@@ -84,9 +84,14 @@ impl Quotas {
         let _ = self.later.get(usize::from(*count))?.set(Box::new(Later { limit, kind, ratio }));
         *count += 1;
         if kind != Kind::Own {
-            self.of_keys.store(true, Ordering::Release);
+            self.note_of_keys();
         }
         Some(*count)
+    }
+
+    /// From now on, what a key can have has to be asked of its own rules.
+    pub(super) fn note_of_keys(&self) {
+        self.of_keys.store(true, Ordering::Release);
     }
 }
 
@@ -107,7 +112,7 @@ impl Table {
         self.quotas.current.load(Ordering::Acquire)
     }
 
-    /// Whether any key has ever had a quota of its own.
+    /// Whether any key has ever been given a quota of its own.
     #[inline]
     pub(super) fn has_quotas_of_keys(&self) -> bool {
         self.quotas.of_keys.load(Ordering::Acquire)

@@ -443,6 +443,9 @@ impl Table {
             let said = listed.entry(hasher.key(key)).or_insert(says);
             *said = says.max(*said);
         }
+        if listed.values().any(|says| matches!(says, Override::Quota { .. })) {
+            self.quotas.note_of_keys();
+        }
         let listed = Arc::new(listed);
         let former = {
             let mut held = self.rules.held.listed.write().unwrap_or_else(PoisonError::into_inner);
@@ -494,6 +497,9 @@ impl Table {
         let taken = notices.take(subject, notice, now.mono);
         self.rules.renew_any(&notices);
         if taken == Ok(true) {
+            if matches!(notices.overridden(subject.key), Some(Said::Quota { .. })) {
+                self.quotas.note_of_keys();
+            }
             self.mark(&notices, subject.key, now);
         }
         taken
