@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{decision::Decision, limit::LimitError};
+use crate::{
+    decision::{Decision, Refused},
+    limit::LimitError,
+};
 
 /// A cost that can never pass: it is above what the limit holds. Nothing was spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +31,7 @@ impl fmt::Display for CostError {
         let Self { cost, capacity } = self;
         write!(
             f,
-            "a cost of {cost} can never pass a limit that holds {capacity} units at most; ask for less, or raise the burst"
+            "a cost of {cost} can never pass a limit that holds {capacity} units at most; ask for less, or let it hold more"
         )
     }
 }
@@ -63,7 +66,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// The earliest time after which the cost would pass if nobody else spends; `None` where it never will.
+    /// The earliest time after which the cost would pass if nobody else spends; `None` where it never will, or where nobody
+    /// knows, because permits have to be given back.
     pub fn retry_after(&self) -> Option<Duration> {
         self.decision().and_then(Decision::retry_after)
     }
@@ -79,8 +83,8 @@ impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Denied(decision) => {
-                let (name, wait) = (decision.limit().name(), decision.retry_after().unwrap_or_default());
-                write!(f, "the limit \"{name}\" refused {} units; try again in {wait:.1?}", decision.cost())
+                let name = decision.limit().name();
+                write!(f, "the limit \"{name}\" refused {} units; {}", decision.cost(), When(decision))
             }
             Self::QueueFull(decision) => {
                 let (limit, cost) = (decision.limit(), decision.cost());
@@ -91,12 +95,8 @@ impl fmt::Display for Refusal<'_> {
                 )
             }
             Self::TooLate(decision) => {
-                write!(
-                    f,
-                    "the limit \"{}\" has no {} units in time",
-                    decision.limit().name(),
-                    decision.cost()
-                )
+                let (name, cost) = (decision.limit().name(), decision.cost());
+                write!(f, "the limit \"{name}\" has no {cost} units within the timeout; {}", When(decision))
             }
             Self::Cost(error) => error.fmt(f),
             Self::NoSuchLimit => f.write_str("there is no limit of this name"),
@@ -105,6 +105,22 @@ impl fmt::Display for Refusal<'_> {
 }
 
 impl std::error::Error for Refusal<'_> {}
+
+/// When it is worth another try, as far as a decision tells.
+struct When<'a, 'd>(&'a Decision<'d>);
+
+impl fmt::Display for When<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.refused(), self.0.retry_after()) {
+            (Some(Refused::Denied), _) => {
+                f.write_str("the key is denied, until a list or an override says otherwise")
+            }
+            (Some(Refused::Banned), Some(rest)) => write!(f, "the key is banned for another {rest:.1?}"),
+            (_, Some(wait)) => write!(f, "try again in {wait:.1?}"),
+            (_, None) => f.write_str("try again when permits have been given back"),
+        }
+    }
+}
 
 /// Which of several limits refused, and why. Nothing was spent on any of them.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +134,12 @@ pub struct RefusedBy<'a> {
 
 impl fmt::Display for RefusedBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.refusal.fmt(f)
+        match self.refusal {
+            Refusal::NoSuchLimit => {
+                write!(f, "there is no limit of the name at index {}", self.index)
+            }
+            refusal => refusal.fmt(f),
+        }
     }
 }
 
@@ -126,7 +147,7 @@ impl std::error::Error for RefusedBy<'_> {}
 
 impl From<RefusedBy<'_>> for OwnedRefusal {
     fn from(refused: RefusedBy<'_>) -> Self {
-        refused.refusal.into()
+        Self { text: refused.to_string().into(), retry_after: refused.refusal.retry_after() }
     }
 }
 
@@ -149,7 +170,8 @@ pub struct OwnedRefusal {
 }
 
 impl OwnedRefusal {
-    /// The earliest time after which the cost would have passed if nobody else spends; `None` where it never will.
+    /// The earliest time after which the cost would have passed if nobody else spends; `None` where it never will, or where
+    /// nobody knew, because permits had to be given back.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }

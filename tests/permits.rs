@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ratemesh::{Limit, Limiter, ManualClock, OnFull, OwnedRefusal, Permit, Quota, Refusal};
+use ratemesh::{Limit, Limiter, ManualClock, OnFull, Override, OwnedRefusal, Permit, Quota, Refusal};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -273,4 +273,31 @@ proptest! {
             prop_assert_eq!(limiter.peek("alice").remaining(), (model.level.max(0) / 1_000) as u64);
         }
     }
+}
+
+#[test]
+fn a_refusal_says_what_can_be_done_about_it() {
+    let clock = ManualClock::new();
+    let say = |limiter: &Limiter, cost| limiter.reserve("alice", cost).unwrap_err().to_string();
+    let bucket = Limit::token_bucket("api", Quota::per_second(3)).build().unwrap();
+    let bucket = Limiter::with_clock(bucket, clock.clone());
+    assert_eq!(
+        say(&bucket, 4),
+        "a cost of 4 can never pass a limit that holds 3 units at most; ask for less, or let it hold more"
+    );
+    bucket.ban("alice", Duration::from_secs(90)).unwrap();
+    assert_eq!(say(&bucket, 1), "the limit \"api\" refused 1 units; the key is banned for another 90.0s");
+    bucket.set_override("alice", Override::Deny).unwrap();
+    assert_eq!(
+        say(&bucket, 1),
+        "the limit \"api\" refused 1 units; the key is denied, until a list or an override says otherwise"
+    );
+    let permits = Limiter::with_clock(Limit::concurrency("reports", 1).build().unwrap(), clock);
+    let held = permits.reserve("alice", 1).unwrap();
+    assert_eq!(
+        say(&permits, 1),
+        "the limit \"reports\" refused 1 units; try again when permits have been given back"
+    );
+    drop(held);
+    assert!(permits.reserve("alice", 1).is_ok());
 }
