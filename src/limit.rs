@@ -140,6 +140,32 @@ pub enum Windows {
     Months,
 }
 
+#[cfg(any(feature = "net", feature = "sim"))]
+impl Algorithm {
+    /// What a configuration calls it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket { .. } => "token_bucket",
+            Self::LeakyBucket { .. } => "leaky_bucket",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindow { .. } => "sliding_window",
+            Self::Concurrency => "concurrency",
+        }
+    }
+}
+
+#[cfg(any(feature = "net", feature = "sim"))]
+impl Windows {
+    /// What a configuration calls them.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Aligned => "aligned",
+            Self::Staggered => "staggered",
+            Self::Months => "months",
+        }
+    }
+}
+
 /// What a node does about peers that it cannot hear.
 ///
 /// A peer that has said that it stops is not one of them. It spends nothing, so nothing is assumed of it and its part of
@@ -248,6 +274,9 @@ impl Limit {
     }
 
     /// Starts a limit of `permits` at a time: what is spent comes back when it is given back, and not before.
+    ///
+    /// Ask with [`reserve`](crate::Limiter::reserve), or `acquire`: their [`Permit`](crate::Permit) gives back what it holds when
+    /// it is dropped. What a plain `check` spends comes back by [`refund`](crate::Limiter::refund) alone.
     pub fn concurrency(name: &str, permits: u64) -> LimitBuilder {
         LimitBuilder::new(name, Quota::new(permits, Duration::ZERO), Algorithm::Concurrency)
     }

@@ -131,11 +131,23 @@ fn problem(message: &str, key: &str, secret: bool) -> Problem {
         "a sequence" if key.ends_with(".allow") || key.ends_with(".deny") => {
             "a list, such as [\"10.0.0.0/8\", \"key:internal-batch\"]".to_owned()
         }
+        "a string" if !secret => text_of(key).to_owned(),
         "a sequence" => format!("tables, each under a header [[{key}]]"),
         other => other.to_owned(),
     };
     let found = found.filter(|_| !secret).map(|found| found.trim_end_matches(" as i128").replace('`', ""));
     Problem::Type { found, wanted }
+}
+
+/// What a key that takes text is given.
+fn text_of(key: &str) -> &'static str {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    match last.split('[').next().unwrap_or(last) {
+        "rate" => "a rate, such as \"50/s\"",
+        "period" | "ban" | "heartbeat" | "suspect_after" | "sync_timeout" | "repair_interval"
+        | "min_interval" => "a duration, such as \"15m\"",
+        _ => "a string",
+    }
 }
 
 /// The name that `given` was probably meant to be, if one is near enough.

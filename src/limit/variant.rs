@@ -20,7 +20,8 @@ impl Limit {
             return Err(rule.error("burst", burst, "nothing: only a token bucket has a burst"));
         }
         if !is_bucket && quota.period() != self.rule.quota.period() {
-            return Err(rule.error("period", format!("{:?}", quota.period()), SAME_PERIOD));
+            let wanted = if rule.algorithm == Algorithm::Concurrency { NO_PERIOD } else { SAME_PERIOD };
+            return Err(rule.error("period", format!("{:?}", quota.period()), wanted));
         }
         // The burst is in the algorithm already.
         let mut limit = rule.build(None)?;
@@ -45,10 +46,10 @@ impl Limit {
         let (old, new) = (&self.rule, &next.rule);
         let kind = |rule: &Rule| std::mem::discriminant(&rule.algorithm);
         if kind(old) != kind(new) {
-            return Err(new.error("algorithm", format!("{:?}", new.algorithm), SAME));
+            return Err(new.error("algorithm", new.algorithm.name(), SAME));
         }
         if old.windows != new.windows {
-            return Err(new.error("windows", format!("{:?}", new.windows), SAME));
+            return Err(new.error("windows", new.windows.name(), SAME));
         }
         if let (Algorithm::SlidingWindow { precision: old }, Algorithm::SlidingWindow { precision }) =
             (old.algorithm, new.algorithm)
@@ -83,4 +84,5 @@ impl Limit {
 
 #[cfg(any(feature = "net", feature = "sim"))]
 const SAME: &str = "what it was before, without a restart";
-const SAME_PERIOD: &str = "the limit's own period: its windows have one length";
+const SAME_PERIOD: &str = "units in the limit's own period: its windows have one length";
+const NO_PERIOD: &str = "so many at a time, without a period";
