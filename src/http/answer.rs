@@ -24,7 +24,7 @@ const ABNORMAL_USAGE_TITLE: &str = "Request not satisfied due to detection of ab
 #[non_exhaustive]
 pub enum RefusalBody {
     /// `application/problem+json` (RFC 9457), of the type `quota-exceeded`, or `abnormal-usage-detected` for who is banned, with
-    /// the limit in `violated-policies`.
+    /// the limit in `violated-policies`; of no type of its own (`about:blank`) for who is denied.
     #[default]
     Problem,
     /// `application/json` with `error`, `message`, `limit` and `retry_after`.
@@ -157,7 +157,16 @@ impl Answer {
                     _ => problem.string("type", QUOTA_EXCEEDED).string("title", QUOTA_EXCEEDED_TITLE),
                 };
                 problem.number("status", status.as_u16().into()).string("detail", &message);
-                problem.strings("violated-policies", &refusal.limit.policy());
+                match refusal.refused() {
+                    // No quota has anything to do with it.
+                    Refused::Denied => {}
+                    Refused::Banned => {
+                        problem.strings("violated-policies", refusal.limit.limit().name());
+                    }
+                    _ => {
+                        problem.strings("violated-policies", &refusal.limit.policy());
+                    }
+                }
                 if let Some(seconds) = retry_after {
                     problem.number("retry_after", seconds);
                 }

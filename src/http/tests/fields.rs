@@ -91,6 +91,14 @@ async fn each_quota_of_a_limit_has_a_policy() {
     );
     let body = text(refused).await;
     assert!(body.contains(r#""violated-policies":["api~2"]"#), "{body}");
+
+    // Who is kept out whatever is left has exceeded no quota of the several.
+    limiter.ban("a", Duration::from_secs(90)).unwrap();
+    let body = text(get(&layer).await).await;
+    assert!(body.contains(r#""violated-policies":["api"]"#), "{body}");
+    limiter.set_override("a", Override::Deny).unwrap();
+    let body = text(get(&layer).await).await;
+    assert!(body.contains("about:blank") && !body.contains("violated-policies"), "{body}");
 }
 
 #[tokio::test]
