@@ -138,6 +138,8 @@ mod together;
 #[cfg(feature = "acquire")]
 pub use acquire::Acquire;
 pub use clock::{Clock, ManualClock};
+#[cfg(feature = "net")]
+pub use config::TlsIdentity;
 #[cfg(feature = "config")]
 pub use config::{Config, ConfigBuilder, ConfigError};
 pub use counter::{PnCounter, Share, ShareOp};

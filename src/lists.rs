@@ -22,6 +22,24 @@ pub enum Override {
     /// It has a quota of its own, by the limit's algorithm, in place of all the limit's quotas.
     ///
     /// Windows keep their length: such a quota's period has to be the limit's, and so has the period of permits, zero.
+    /// Monthly limits take [`Quota::per_month`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratemesh::{Limit, Override, Quota};
+    ///
+    /// let api = Limit::token_bucket("api", Quota::per_second(10))
+    ///     .override_key("pro", Override::quota(Quota::per_second(100)))
+    ///     .override_key("batch", Override::Quota { quota: Quota::per_minute(60), burst: 500 });
+    /// let calls = Limit::monthly("calls", 10_000)
+    ///     .override_key("pro", Override::quota(Quota::per_month(1_000_000)));
+    /// let reports = Limit::concurrency("reports", 2)
+    ///     .override_key("pro", Override::quota(Quota::new(5, Duration::ZERO)));
+    /// for limit in [api, calls, reports] {
+    ///     limit.build()?;
+    /// }
+    /// # Ok::<(), ratemesh::LimitError>(())
+    /// ```
     Quota {
         /// The quota.
         quota: Quota,

@@ -36,6 +36,27 @@ const FANOUT: RangeInclusive<usize> = 1..=16;
 ///
 /// It needs an address or a socket, a secret and peers (unless the node is to be alone), and at least one limit; with the
 /// feature `net`, also a TLS identity.
+///
+#[cfg_attr(feature = "net", doc = "```no_run")]
+#[cfg_attr(not(feature = "net"), doc = "```ignore")]
+/// use ratemesh::{Config, Limit, NodeId, Quota, TlsIdentity};
+///
+/// fn config() -> Result<Config, Box<dyn std::error::Error>> {
+///     let (ca, chain, key) = (
+///         std::fs::read("certs/ca.pem")?,
+///         std::fs::read("certs/node-1.pem")?,
+///         std::fs::read("certs/node-1.key")?,
+///     );
+///     let config = Config::builder(NodeId::new("node-1")?)
+///         .listen("10.0.0.1:7101".parse()?)
+///         .tls(TlsIdentity::from_pem(&ca, &chain, &key)?)
+///         .secret(std::fs::read("certs/cluster.secret")?.trim_ascii_end())
+///         .peer(NodeId::new("node-2")?, "node-2.internal:7101")
+///         .limit(Limit::token_bucket("api", Quota::per_second(1_000)).build()?)
+///         .build()?;
+///     Ok(config)
+/// }
+/// ```
 #[must_use = "a configuration comes out of `build`"]
 pub struct ConfigBuilder {
     node: NodeId,
@@ -88,7 +109,8 @@ impl ConfigBuilder {
     }
 
     /// Sets the secret that keys are digested under, the same on all nodes: [`MIN_SECRET_BYTES`] to 1,024 random bytes.
-    /// Needed as soon as there are peers.
+    /// Needed as soon as there are peers. They are taken as they are; of a `secret_file`, the configuration file drops white
+    /// space at the end.
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = Some(secret.into());
         self

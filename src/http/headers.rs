@@ -76,7 +76,9 @@ impl HeaderFields {
         self
     }
 
-    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, on all responses.
+    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, on all responses but those that nobody knows a
+    /// reset for: to a client that is denied, and under a limit on concurrency. Of several quotas it is the one of which the
+    /// least is left; `X-RateLimit-Limit` is what that holds, its burst.
     pub const fn legacy(mut self, reset: LegacyReset) -> Self {
         self.legacy = Some(reset);
         self

@@ -117,7 +117,8 @@ impl LimitBuilder {
     }
 
     /// Sets for how many units requests may wait at a time, for each key: those that would wait beyond are refused at
-    /// once. 0 has none wait. Unless set, it is the largest cost that can pass.
+    /// once. 0 has none wait. Unless set, it is the largest cost that can pass. Of a leaky bucket, it is also the largest cost
+    /// that can pass, and as many units as one period of the quota brings unless set.
     pub fn queue(mut self, units: u64) -> Self {
         self.queue = Some(units);
         self
