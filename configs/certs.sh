@@ -3,7 +3,8 @@
 #
 #     configs/certs.sh node-1 node-2 node-3
 #
-# For trying out: the authority's private key lies beside the certificates. Run again, it makes everything anew.
+# For trying out: the authority's private key lies beside the certificates. Run again, it makes everything anew, the authority
+# too, so name from the start all nodes that are ever to meet.
 set -euo pipefail
 
 [ $# -gt 0 ] || { echo "usage: $0 NODE..." >&2; exit 2; }
