@@ -299,6 +299,21 @@ fn different_quotas_without_end_are_refused_and_those_there_stay() {
 }
 
 #[test]
+fn a_limit_gives_a_quota_to_an_address_whether_it_is_the_key_or_its_text_is() {
+    for text in ["192.0.2.1", "2001:db8::1"] {
+        let builder = Limit::token_bucket("a", Quota::per_second(10)).override_key(text, own(50, 50));
+        // For a limit with several quotas, it takes the place of all.
+        for builder in [builder.clone(), builder.and(Quota::per_hour(20))] {
+            let (limiter, _) = limiter(builder);
+            let address: IpAddr = text.parse().unwrap();
+            let asked = (0..60).filter(|_| limiter.check(address).is_allowed()).count();
+            assert_eq!((asked, admitted(&limiter, text, 60)), (50, 50), "{text}");
+            assert_eq!(admitted(&limiter, "192.0.2.0/24", 60), 10);
+        }
+    }
+}
+
+#[test]
 fn what_is_said_of_a_network_does_not_apply_to_an_address_with_its_own_quota() {
     let (limiter, _) = limiter(Limit::token_bucket("a", Quota::per_second(10)).allow("10.0.0.0/8"));
     let address: IpAddr = "10.1.2.3".parse().unwrap();

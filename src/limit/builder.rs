@@ -177,7 +177,8 @@ impl LimitBuilder {
     /// Sets what applies to one key in place of what the limit says: most of all, a quota of its own.
     ///
     /// It holds as long as nothing else is said of the key at run time
-    /// ([`set_override`](crate::Limiter::set_override)). With the allow and deny lists, there can be
+    /// ([`set_override`](crate::Limiter::set_override)). A quota for the text of an address holds for the address, too, where
+    /// that is the key (`IpAddr`); a network cannot have one. With the allow and deny lists, there can be
     /// [`MAX_LISTED`](crate::MAX_LISTED) entries, of keys of up to 1,024 bytes; and up to
     /// [`MAX_QUOTAS`](crate::MAX_QUOTAS) different quotas.
     ///

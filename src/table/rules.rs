@@ -10,6 +10,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -435,13 +436,21 @@ impl Table {
     pub(crate) fn list_keys(&self, hasher: &KeyHasher, now: Now) {
         let mut listed = BTreeMap::new();
         for (key, says) in self.limit().lists().iter().flat_map(|lists| lists.keys()) {
+            let is_quota = matches!(says, Override::Quota { .. });
             let says = match says {
                 // It takes the place of all the limit's quotas, of which this is a further one.
                 Override::Quota { .. } if self.limit().band() > 0 => Override::Allow,
                 says => says,
             };
-            let said = listed.entry(hasher.key(key)).or_insert(says);
-            *said = says.max(*said);
+            let mut say = |key| {
+                let said = listed.entry(key).or_insert(says);
+                *said = says.max(*said);
+            };
+            say(hasher.key(key));
+            // Addresses are digested as such, and the lists of networks give no quotas.
+            if let Some(address) = key.parse::<IpAddr>().ok().filter(|_| is_quota) {
+                say(hasher.key(address));
+            }
         }
         if listed.values().any(|says| matches!(says, Override::Quota { .. })) {
             self.quotas.note_of_keys();
