@@ -83,6 +83,11 @@ impl Quota {
         Self::new(units, MONTH)
     }
 
+    /// So many units at a time, which is what a limit on [concurrency](Limit::concurrency) has for a quota: there is no period.
+    pub const fn at_a_time(units: u64) -> Self {
+        Self::new(units, Duration::ZERO)
+    }
+
     /// How many units one period brings.
     pub const fn units(self) -> u64 {
         self.units
@@ -278,7 +283,7 @@ impl Limit {
     /// Ask with [`reserve`](crate::Limiter::reserve), or `acquire`: their [`Permit`](crate::Permit) gives back what it holds when
     /// it is dropped. What a plain `check` spends comes back by [`refund`](crate::Limiter::refund) alone.
     pub fn concurrency(name: &str, permits: u64) -> LimitBuilder {
-        LimitBuilder::new(name, Quota::new(permits, Duration::ZERO), Algorithm::Concurrency)
+        LimitBuilder::new(name, Quota::at_a_time(permits), Algorithm::Concurrency)
     }
 
     /// The name, which all nodes know the limit by.

@@ -25,7 +25,6 @@ pub enum Override {
     /// Monthly limits take [`Quota::per_month`].
     ///
     /// ```
-    /// use std::time::Duration;
     /// use ratemesh::{Limit, Override, Quota};
     ///
     /// let api = Limit::token_bucket("api", Quota::per_second(10))
@@ -34,7 +33,7 @@ pub enum Override {
     /// let calls = Limit::monthly("calls", 10_000)
     ///     .override_key("pro", Override::quota(Quota::per_month(1_000_000)));
     /// let reports = Limit::concurrency("reports", 2)
-    ///     .override_key("pro", Override::quota(Quota::new(5, Duration::ZERO)));
+    ///     .override_key("pro", Override::quota(Quota::at_a_time(5)));
     /// for limit in [api, calls, reports] {
     ///     limit.build()?;
     /// }

@@ -70,7 +70,7 @@ fn permits_can_be_more_for_one_key() {
     let (limiter, _) = limiter(Limit::concurrency("a", 2));
     let held = [limiter.reserve("alice", 1).unwrap(), limiter.reserve("alice", 1).unwrap()];
     assert!(limiter.reserve("alice", 1).is_err());
-    let quota = Quota::new(5, Duration::ZERO);
+    let quota = Quota::at_a_time(5);
     limiter.set_override("alice", Override::quota(quota)).unwrap();
     let more: Vec<_> = (0..10).filter_map(|_| limiter.reserve("alice", 1).ok()).collect();
     assert_eq!(more.len(), 3);

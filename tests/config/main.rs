@@ -395,7 +395,6 @@ fn keys_have_quotas_of_their_own() {
         .override_key("acme", Override::quota(Quota::per_second(50)))
         .override_key("batch", Override::Quota { quota: Quota::per_hour(100), burst: 7 })
         .override_key("key with a dot.", Override::quota(Quota::per_minute(20)));
-    let exports =
-        Limit::concurrency("exports", 2).override_key("acme", Override::quota(Quota::new(5, Duration::ZERO)));
+    let exports = Limit::concurrency("exports", 2).override_key("acme", Override::quota(Quota::at_a_time(5)));
     assert_eq!(limits, [api.build().unwrap(), exports.build().unwrap()]);
 }

@@ -92,7 +92,7 @@ fn permits_follow_their_override_on_all_nodes() {
     };
     let mut held = reserve(&mut cluster, 9);
     assert_eq!(held.len(), 3);
-    let quota = |permits| Override::quota(Quota::new(permits, Duration::ZERO));
+    let quota = |permits| Override::quota(Quota::at_a_time(permits));
     cluster.set_override(0, 1, KEY, quota(5)).unwrap();
     cluster.advance(SECOND);
     held.extend(reserve(&mut cluster, 9));
