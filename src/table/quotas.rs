@@ -23,6 +23,7 @@ use super::{
 use crate::limit::LimitError;
 use crate::{
     algorithm::{Meter, level::DEAD},
+    decision::Waits,
     error::RuleError,
     key::Key,
     limit::{Limit, Quota},
@@ -219,6 +220,25 @@ impl Table {
         if !self.rescale_history(slot, cell, now, rescale, |within| change(self, Some(within))) {
             change(self, None);
         }
+    }
+
+    /// The limit of the cell's key, the level of the key by it, and when that will be restored.
+    pub(super) fn look_by_quota(
+        &self,
+        slot: u32,
+        cell: &Cell,
+        cost: u64,
+        now: Now,
+    ) -> (&Limit, i64, Waits) {
+        let quota = cell.quota();
+        let (level, waits) = self.look_at(slot, cell, cost, now);
+        if self.has_still(cell, quota) {
+            return (self.limit_at(quota), level, waits);
+        }
+        // While this is held, the quota and the level are of each other.
+        let _held = self.stripes.hold(slot);
+        let (level, waits) = self.look_at(slot, cell, cost, now);
+        (self.limit_of(cell), level, waits)
     }
 
     /// Keeps the key in `slot` from being given another quota, or given up, for as long as the answer lives.
