@@ -92,7 +92,8 @@ fn everything_at_once_ends_and_leaves_levels_that_make_sense() {
 #[test]
 fn spending_on_changing_quotas_gives_no_more_than_the_largest() {
     // None so small that its deepest debt would not hold what was spent.
-    for builder in algorithms(3_000).into_iter().filter(|builder| builder.clone().build().unwrap().capacity() > 1)
+    for builder in
+        algorithms(3_000).into_iter().filter(|builder| builder.clone().build().unwrap().capacity() > 1)
     {
         let limiter = Limiter::new(builder.clone().build().unwrap());
         let (done, net) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -159,8 +160,11 @@ fn quotas_of_wildly_different_scales_mint_and_lose_nothing() {
                 let peek = limiter.peek("alice");
                 assert!(peek.remaining() <= peek.limit().capacity(), "{round}: {peek:?}");
                 assert!(peek.limit().capacity() <= burst, "{peek:?}");
-                let permit = limiter.reserve("alice", peek.limit().capacity().min(1 << (next(&mut state) % 41)).max(1));
-                limiter.set_override("alice", Override::Quota { quota: first, burst: first.units() }).unwrap();
+                let permit = limiter
+                    .reserve("alice", peek.limit().capacity().min(1 << (next(&mut state) % 41)).max(1));
+                limiter
+                    .set_override("alice", Override::Quota { quota: first, burst: first.units() })
+                    .unwrap();
                 if let Ok(permit) = permit
                     && next(&mut state) % 2 == 0
                 {

@@ -74,12 +74,17 @@ impl Quotas {
         self.later.get(usize::from(quota.checked_sub(1)?))?.get().map(|later| &**later)
     }
 
+    /// The number of this quota, if it is one of the first `count`.
+    fn known(&self, count: u8, limit: &Limit, kind: Kind) -> Option<u8> {
+        let same =
+            |quota: &u8| self.get(*quota).is_some_and(|later| later.kind == kind && later.limit == *limit);
+        (1..=count).find(same)
+    }
+
     /// The number of this quota, which is taken in if it is new; `None` where there is no more room.
     fn number(&self, limit: Limit, kind: Kind, ratio: f64) -> Option<u8> {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            |quota: &u8| self.get(*quota).is_some_and(|later| later.kind == kind && later.limit == limit);
-        if let Some(known) = (1..=*count).find(same) {
+        if let Some(known) = self.known(*count, &limit, kind) {
             return Some(known);
         }
         let _ = self.later.get(usize::from(*count))?.set(Box::new(Later { limit, kind, ratio }));
@@ -164,6 +169,16 @@ impl Table {
         self.quotas.number(limit, Kind::OfKey(current), ratio).ok_or(RuleError::TooManyQuotas)
     }
 
+    /// Whether a key could be given this quota now.
+    #[cfg(feature = "gossip")]
+    pub(super) fn has_room_for(&self, quota: Quota, burst: u64) -> bool {
+        let current = self.current();
+        let Ok(limit) = self.limit_at(current).with_quota(quota, burst) else { return false };
+        let count = *self.quotas.count.lock().unwrap_or_else(PoisonError::into_inner);
+        usize::from(count) < MAX_LATER_QUOTAS
+            || self.quotas.known(count, &limit, Kind::OfKey(current)).is_some()
+    }
+
     /// Whether there is room for a change of the limit to `next`, with the quotas that keys then have.
     ///
     /// # Errors
@@ -223,13 +238,7 @@ impl Table {
     }
 
     /// The limit of the cell's key, the level of the key by it, and when that will be restored.
-    pub(super) fn look_by_quota(
-        &self,
-        slot: u32,
-        cell: &Cell,
-        cost: u64,
-        now: Now,
-    ) -> (&Limit, i64, Waits) {
+    pub(super) fn look_by_quota(&self, slot: u32, cell: &Cell, cost: u64, now: Now) -> (&Limit, i64, Waits) {
         let quota = cell.quota();
         let (level, waits) = self.look_at(slot, cell, cost, now);
         if self.has_still(cell, quota) {

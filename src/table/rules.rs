@@ -499,6 +499,13 @@ impl Table {
         taken
     }
 
+    /// Whether what a notice says can be held to here: a peer's limit may be another, or there have been too many quotas.
+    #[cfg(feature = "gossip")]
+    pub(crate) fn can_apply(&self, said: Said) -> bool {
+        let Said::Quota { units, period, burst } = said else { return true };
+        self.has_room_for(Quota::new(units, Duration::from_nanos(period)), burst)
+    }
+
     /// Looks at what is held.
     pub(crate) fn with_notices<T>(&self, look: impl FnOnce(&Notices) -> T) -> T {
         look(&self.rules.read())
