@@ -67,7 +67,9 @@ impl Limiter {
     /// otherwise: that it is admitted, refused, or has a quota of its own in place of all the limit's quotas.
     ///
     /// A quota holds at once, and what has been spent counts on: what was missing to the former capacity is missing to the
-    /// new one, as far as debts may go. A node that has not heard of it yet decides by the former quota; what it admits is
+    /// new one, as far as debts may go: a bucket owes at most its burst or what a second brings, a window its quota, permits
+    /// whatever is in use. So a key that has a tiny quota for a while owes no more than that when it has its former one again;
+    /// and what a window had spent beyond its lowered quota is missing to the next window, too. A node that has not heard of it yet decides by the former quota; what it admits is
     /// counted by all.
     ///
     /// Of a key's own rules a denial goes first, be it set here or listed in the limit, then a ban, then an admission or a

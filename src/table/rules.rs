@@ -448,9 +448,12 @@ impl Table {
             let mut held = self.rules.held.listed.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *held, Arc::clone(&listed))
         };
-        let notices = self.rules.write();
-        self.rules.renew_any(&notices);
-        former.keys().chain(listed.keys()).for_each(|key| self.mark(&notices, *key, now));
+        self.rules.renew_any(&self.rules.write());
+        // One after the other, so that checks need not wait for all of them.
+        for key in former.keys().chain(listed.keys()) {
+            let notices = self.rules.write();
+            self.mark(&notices, *key, now);
+        }
     }
 
     /// How many different quotas keys were given at run time.

@@ -269,8 +269,8 @@ fn quotas_that_change_without_end_under_faults_add_up() {
             for round in 0..10_usize {
                 let (node, units) = ((round + seed as usize) % NODES, sizes[round % sizes.len()]);
                 match (round + seed as usize) % 5 {
-                    0 => cluster.set_override(0, node, KEY, Override::quota(quota(units))).map(drop).unwrap(),
-                    1 => drop(cluster.clear_override(0, node, KEY).unwrap()),
+                    0 => cluster.set_override(0, node, KEY, Override::quota(quota(units))).unwrap(),
+                    1 => assert!(cluster.clear_override(0, node, KEY).is_ok()),
                     2 => cluster.partition(&[node], &[(node + 1) % NODES, (node + 2) % NODES]),
                     3 => cluster.heal(),
                     _ => {}
