@@ -22,7 +22,7 @@ mod vain;
 use crate::{
     algorithm::Meter,
     counter::Share,
-    limit::Limit,
+    limit::{Limit, MAX_UNITS},
     table::{Table, slab::Cell},
     time::{Now, Timestamp, saturating_nanos},
 };
@@ -406,15 +406,16 @@ impl Ledger {
 
     /// Brings the level of the key in `slot` in line with the permits that other actors hold, as `counts` says whose count.
     ///
-    /// What is claimed beyond twice the quota is not believed: the key is closed as it is, and opens again when its
-    /// holders let go.
+    /// What is claimed beyond twice what any quota can be is not believed: the key is closed as it is, and opens again when
+    /// its holders let go. What is claimed beyond the key's own quota may have been given out by a larger one, which the key
+    /// had before and may have again.
     pub(crate) fn recount(&mut self, table: &Table, slot: u32, counts: impl Fn(ActorIndex) -> bool) {
         let Some(cell) = table.cell(slot) else { return };
         let claimed = self.entries(slot).filter(|entry| counts(entry.actor));
         let claimed = claimed.fold(0_u64, |sum, entry| sum.saturating_add(entry.share.net()));
         let _held = table.hold(slot);
-        let (limit, meter) = (table.limit_of(cell), table.meter_of(cell));
-        let held = claimed.min(limit.capacity().saturating_mul(2));
+        let meter = table.meter_of(cell);
+        let held = claimed.min(2 * MAX_UNITS);
         if self.held.len() <= slot as usize {
             self.held.resize(slot as usize + 1, 0);
         }

@@ -535,8 +535,7 @@ impl Table {
                 if self.is_outdated(cell) {
                     self.renew_terms(slot, now);
                 }
-                let (level, waits) = self.look_at(slot, cell, cost, now);
-                (self.limit_of(cell), level, waits)
+                self.look_by_quota(slot, cell, cost, now)
             }
             None => {
                 let limit = self.limit_at(self.quota_of(key));

@@ -36,6 +36,9 @@ const RUN_NANOS: u128 = 300 * 366 * 86_400 * 1_000_000_000;
 /// The finest fixed point: 2⁻³² unit.
 const MAX_SCALE: u32 = 32;
 
+/// Stocks up to this many units have one fixed point. No limit has more.
+const LARGE_STOCK: u64 = 1 << 40;
+
 /// Earnings and capacities stay below two to this power.
 const ROOM_BITS: u32 = 62;
 const MOST: u64 = (1 << ROOM_BITS) - 1;
@@ -129,7 +132,8 @@ impl Meter {
 
     /// A stock of `units` that earns nothing.
     pub(crate) fn stock(units: u64) -> Self {
-        Self::at_once(units, scale(0, Duration::MAX, units), Refill::Never)
+        // The same for every stock: a small one has to hold all that is missing to a large one that it takes the place of.
+        Self::at_once(units, scale(0, Duration::MAX, units.max(LARGE_STOCK)), Refill::Never)
     }
 
     /// Whether nothing comes back by itself.

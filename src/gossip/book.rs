@@ -180,7 +180,8 @@ impl Book {
         self.hot = hot_keys(&table, heartbeat, nodes);
         self.threshold = threshold(limit.quota().units(), nodes);
         self.heats_at = heats_at(limit, self.threshold);
-        self.plausible = most_plausible(limit);
+        // What was spent by a larger quota is told of still.
+        self.plausible = self.plausible.max(most_plausible(limit));
         // Epochs are numbered on, from a new beginning.
         self.first_epoch = self.epoch(now);
         self.started = now.mono;
@@ -266,8 +267,11 @@ impl Book {
     /// what is left of it here.
     fn plausible(&self, slot: u32, said: Share) -> (Share, bool) {
         let refunded = said.refunded.min(PLAUSIBLE_TURNOVER);
+        // Before the key had a quota of its own, it had the limit's.
         let most = match self.table.cell(slot) {
-            Some(cell) if self.table.has_other_quota(cell) => most_plausible(self.table.limit_of(cell)),
+            Some(cell) if self.table.has_other_quota(cell) => {
+                most_plausible(self.table.limit_of(cell)).max(self.plausible)
+            }
             _ => self.plausible,
         };
         let share = Share { spent: said.spent.min(refunded.saturating_add(most)), refunded };
@@ -295,6 +299,9 @@ impl Book {
         self.ahead.retain(|(_, other)| *other != actor);
         for slot in (0..self.table.used_slots()).chain([self.table.shared_slot()]) {
             self.ledger.retain(slot, |entry| entry.actor != actor, |_| ());
+            if self.table.limit().permit_returns_on_drop() {
+                self.recount(slot);
+            }
         }
     }
 

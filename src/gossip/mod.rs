@@ -67,6 +67,7 @@ use book::{Book, Published};
 use message::Item;
 use notices::Spreading;
 use peer::Peer;
+use reload::Departed;
 pub(crate) use status::Event;
 pub use status::{LimitStatus, PeerState, PeerStatus, RefusedStatus, Status};
 use sync::{Joining, SyncJob};
@@ -184,6 +185,7 @@ pub(crate) struct Gossip {
     joining: Option<Joining>,
     jobs: Vec<SyncJob>,
     spreading: Spreading,
+    departed: Departed,
     timers: Timers,
     /// The node has left its fleet; its tables decide for themselves.
     alone: bool,
@@ -256,6 +258,7 @@ impl Gossip {
             joining: (nodes.len() > 1).then(|| Joining::new(now.mono.after(config.sync_timeout), held)),
             jobs: Vec::new(),
             spreading: Spreading::new(now),
+            departed: Departed::default(),
             alone: false,
             renewals: 0,
             renewed_at: None,

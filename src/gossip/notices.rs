@@ -265,6 +265,8 @@ impl Gossip {
             };
             match table.take_notice(subject, notice, now) {
                 Ok(true) => {
+                    // Others may be able to: it is passed on.
+                    self.refused.notices += u64::from(!table.can_apply(notice.said));
                     if subject.kind == Kind::Reset && self.is_to_be_carried_out(&notice, now) {
                         self.carry_out(usize::from(limit), subject.key, now);
                     }
@@ -406,8 +408,10 @@ mod tests {
 
     use super::*;
     use crate::{
+        error::RuleError,
         gossip::{GossipConfig, message::Hello},
         limit::{Limit, Quota},
+        lists::Override,
         node::Incarnation,
         notice::MAX_BANS,
         table::Table,
@@ -473,6 +477,46 @@ mod tests {
             message::notices(&message::Notices { limit: 7, digest: 0, ask: true, notices: Vec::new() });
         gossip.handle_payload(now(), peer, Channel::Stream, &unknown).unwrap();
         assert_eq!(gossip.status(now()).refused.unknown, 1);
+    }
+
+    #[test]
+    fn a_peer_that_gives_every_key_another_quota_takes_no_key_the_one_that_it_has() {
+        let (mut gossip, table, peer) = node();
+        gossip.finish_joining(super::super::sync::Joined::NothingThere, now());
+        let own = |units| Override::quota(Quota::per_second(units));
+        table.set_override(Key::from_digest(1), own(77), now()).unwrap();
+        let spend = |key: u128| table.check(Key::from_digest(key), 1, now(), now).quota().units();
+        assert_eq!(spend(1), 77);
+        let told = |keys: std::ops::Range<u128>| {
+            let notices = keys.map(|key| WireNotice {
+                digest: key.to_le_bytes(),
+                kind: WireKind::Override,
+                version: 1,
+                writer: [9; 8],
+                // Every other cannot stand with any limit.
+                said: WireSaid::Quota(1 + key as u64, [1_000_000_000, 1][key as usize % 2], 1),
+                remaining_ms: 0,
+            });
+            let notices = notices.collect();
+            message::notices(&message::Notices { limit: 0, digest: 1, ask: true, notices })
+        };
+        for part in 0..12_u128 {
+            (part * 1_000..(part + 1) * 1_000)
+                .filter(|key| key % 7 == 0)
+                .for_each(|key| assert!(spend(key + 100) > 0));
+            let keys = 100 + part * 1_000..100 + (part + 1) * 1_000;
+            gossip.handle_payload(now(), peer, Channel::Stream, &told(keys)).unwrap();
+        }
+        assert_eq!(table.count_rules(now()).1, crate::notice::MAX_OVERRIDES);
+        let refused = gossip.status(now()).refused.notices;
+        assert!((2_000 + 5_000..12_000).contains(&refused), "{refused}");
+        // Keys beyond have the limit's own quota, and what this node says holds as long as it is nothing new.
+        assert_eq!((spend(1), spend(10_004), spend(50_000)), (77, 10, 10));
+        assert_eq!(table.set_override(Key::from_digest(1), own(78), now()), Err(RuleError::TooManyQuotas));
+        assert_eq!(spend(1), 77);
+        table.clear_override(Key::from_digest(102), now()).unwrap();
+        table.set_override(Key::from_digest(102), own(77), now()).unwrap();
+        assert_eq!((spend(102), spend(1)), (77, 77));
     }
 
     #[test]

@@ -5,13 +5,61 @@
 //! numbers mean; the caller ends them before, and makes new ones afterwards. So nothing has to be learnt again, but of
 //! limits that are new here, of which peers may know something.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{Gossip, GossipConfig, NodeIndex, Peer, all_nodes, book::Book, names, sync::Joining};
 use crate::{
+    counter::Share,
+    key::Key,
+    ledger::ActorIndex,
+    node::NodeId,
     table::{Table, marks::Wake},
     time::Now,
 };
+
+/// Shares of nodes that are no peers any more, that are remembered. Of what is beyond, the units count twice should the node
+/// become a peer again while the shares last.
+const MAX_REMEMBERED: usize = 1 << 16;
+
+/// What nodes had said that are no peers any more, by node and incarnation. It is in the levels, and must not be counted once
+/// more should the node become a peer again.
+#[derive(Default)]
+pub(super) struct Departed {
+    by_actor: BTreeMap<(NodeId, u32), Vec<Remembered>>,
+    count: usize,
+}
+
+struct Remembered {
+    table: Arc<Table>,
+    key: Key,
+    epoch: u16,
+    share: Share,
+}
+
+impl Departed {
+    /// Keeps in mind what actors have said whose nodes are no peers any more. Permits are not: they come back when their holder
+    /// goes.
+    fn remember(&mut self, books: &[Book], leaving: &BTreeMap<ActorIndex, (NodeId, u32)>) {
+        for book in books.iter().filter(|book| !book.table.limit().permit_returns_on_drop()) {
+            for slot in (0..book.table.used_slots()).chain([book.table.shared_slot()]) {
+                let Some(cell) = book.table.cell(slot) else { continue };
+                for entry in book.ledger.entries(slot) {
+                    let Some(actor) = leaving.get(&entry.actor).filter(|_| self.count < MAX_REMEMBERED)
+                    else {
+                        continue;
+                    };
+                    let (table, key) = (Arc::clone(&book.table), cell.key());
+                    let said = Remembered { table, key, epoch: entry.epoch, share: entry.share };
+                    self.by_actor.entry(actor.clone()).or_default().push(said);
+                    self.count += 1;
+                }
+            }
+        }
+    }
+}
 
 impl Gossip {
     /// Tells peers all that they have not heard, since the connections are about to end.
@@ -36,6 +84,8 @@ impl Gossip {
         self.renumber_nodes(&config, now);
         self.config = GossipConfig { incarnation: self.config.incarnation, ..config };
         self.renumber_limits(tables, wake, now);
+        self.recall_departed(now);
+        self.count_shares();
         self.spreading.restart(now);
         self.sign_notices();
         self.set_initial_levels();
@@ -54,7 +104,13 @@ impl Gossip {
                 *place = peer;
             }
         }
+        let leaving = self.actors.iter().filter(|(_, state)| new_index(state.node).is_none());
+        let leaving = leaving.filter_map(|(actor, state)| {
+            Some((actor, (self.nodes.get(usize::from(state.node.0))?.clone(), state.incarnation)))
+        });
+        let leaving = leaving.collect();
         let gone = self.actors.renumber(new_index);
+        self.departed.remember(&self.books, &leaving);
         if let Some(joining) = &mut self.joining {
             joining.renumber_nodes(new_index);
         }
@@ -68,6 +124,30 @@ impl Gossip {
         }
         self.names = names(&nodes);
         (self.nodes, self.here) = (nodes, here);
+    }
+
+    /// Writes down what nodes had said that are peers again.
+    fn recall_departed(&mut self, now: Now) {
+        let departed = std::mem::take(&mut self.departed.by_actor);
+        self.departed.count = 0;
+        for ((node, incarnation), said) in departed {
+            let Ok(place) = self.nodes.binary_search(&node) else {
+                self.departed.count += said.len();
+                self.departed.by_actor.insert((node, incarnation), said);
+                continue;
+            };
+            let known = self.actors.find_or_add(NodeIndex(place as u16), incarnation, now.mono);
+            let Some(actor) = known else { continue };
+            for Remembered { table, key, epoch, share } in said {
+                let same = self.books.iter_mut().find(|book| Arc::ptr_eq(&book.table, &table));
+                if let Some(book) = same
+                    && let Some(slot) = table.find(key)
+                {
+                    let stamp = book.ledger.stamp(now.mono);
+                    book.ledger.merge(slot, actor, epoch, share, stamp);
+                }
+            }
+        }
     }
 
     fn renumber_limits(&mut self, tables: Vec<Arc<Table>>, wake: &Wake, now: Now) {
@@ -100,7 +180,6 @@ impl Gossip {
             book.stand_alone(now);
             book.table.set_initial(1.0);
         }
-        self.count_shares();
         let is_new = kept.contains(&None) && nodes > 1;
         let until = now.mono.after(self.config.sync_timeout);
         self.joining = match self.joining.take() {

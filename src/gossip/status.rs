@@ -110,7 +110,9 @@ pub struct RefusedStatus {
     /// Shares that say more than sixteen times what their limit admits in an epoch; no more than that was taken in. A peer
     /// defines the limit otherwise, admits everything since its `on_partition` is `open`, or lies.
     pub implausible: u64,
-    /// Bans, overrides and resets that found no room, or that nobody who keeps to the protocol sends.
+    /// Bans, overrides and resets that found no room, or that nobody who keeps to the protocol sends; and quotas of keys that
+    /// cannot stand here, since the peer defines the limit otherwise, or for which there have been too many different ones.
+    /// A key without its quota has the limit's own.
     pub notices: u64,
 }
 

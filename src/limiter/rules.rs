@@ -67,8 +67,10 @@ impl Limiter {
     /// otherwise: that it is admitted, refused, or has a quota of its own in place of all the limit's quotas.
     ///
     /// A quota holds at once, and what has been spent counts on: what was missing to the former capacity is missing to the
-    /// new one, as far as debts may go. A node that has not heard of it yet decides by the former quota; what it admits is
-    /// counted by all.
+    /// new one, as far as debts may go: a bucket owes at most its burst or what a second brings, a fixed window nothing, so that
+    /// the next one begins with its whole quota, permits and sliding windows whatever is in use. So a key that has a tiny quota for a
+    /// while owes no more than that when it has its former one again. A node that has not heard of it yet decides by the
+    /// former quota; what it admits is counted by all.
     ///
     /// Of a key's own rules a denial goes first, be it set here or listed in the limit, then a ban, then an admission or a
     /// quota, of which the one set here goes before the one in the limit; and all of them before what is said of the network

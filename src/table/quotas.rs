@@ -10,9 +10,13 @@
 //! rules, which the change holds. Then it names the new quota, and then moves the offset. Who read the former quota just
 //! before may still spend by it, once; since the count is one of units, nothing else comes of it.
 
-use std::sync::{
-    Mutex, OnceLock, PoisonError,
-    atomic::{AtomicBool, AtomicU8, Ordering},
+use std::{
+    cell::Cell as LocalCell,
+    collections::HashMap,
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
 };
 
 use super::{
@@ -23,6 +27,7 @@ use super::{
 use crate::limit::LimitError;
 use crate::{
     algorithm::{Meter, level::DEAD},
+    decision::Waits,
     error::RuleError,
     key::Key,
     limit::{Limit, Quota},
@@ -41,7 +46,20 @@ pub(super) struct Quotas {
     current: AtomicU8,
     /// Whether any key has ever been given a quota of its own, seen yet or not.
     of_keys: AtomicBool,
+    /// What keys had spent in a window beyond the quota that it was lowered to, by slot.
+    beyond: Mutex<HashMap<u32, Beyond>>,
 }
+
+/// Units that were spent beyond what a quota was lowered to. They are missing again when it is raised in the same window, and
+/// not to the next one, which begins with its whole quota.
+struct Beyond {
+    key: Key,
+    window: u64,
+    units: u64,
+}
+
+/// Of so many keys at a time; of more, it is forgotten.
+const MAX_BEYOND: usize = 1 << 16;
 
 struct Later {
     limit: Limit,
@@ -66,6 +84,24 @@ impl Quotas {
             count: Mutex::new(0),
             current: AtomicU8::new(FIRST),
             of_keys: AtomicBool::new(false),
+            beyond: Mutex::default(),
+        }
+    }
+
+    /// What the key had spent beyond its quota in this window, which is forgotten.
+    fn take_beyond(&self, slot: u32, key: Key, window: u64) -> u64 {
+        let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = beyond.remove(&slot).filter(|beyond| beyond.key == key && beyond.window == window);
+        taken.map_or(0, |beyond| beyond.units)
+    }
+
+    fn note_beyond(&self, slot: u32, key: Key, window: u64, units: u64) {
+        let mut beyond = self.beyond.lock().unwrap_or_else(PoisonError::into_inner);
+        if beyond.len() >= MAX_BEYOND {
+            beyond.retain(|_, beyond| beyond.window == window);
+        }
+        if units > 0 && beyond.len() < MAX_BEYOND {
+            beyond.insert(slot, Beyond { key, window, units });
         }
     }
 
@@ -73,12 +109,17 @@ impl Quotas {
         self.later.get(usize::from(quota.checked_sub(1)?))?.get().map(|later| &**later)
     }
 
+    /// The number of this quota, if it is one of the first `count`.
+    fn known(&self, count: u8, limit: &Limit, kind: Kind) -> Option<u8> {
+        let same =
+            |quota: &u8| self.get(*quota).is_some_and(|later| later.kind == kind && later.limit == *limit);
+        (1..=count).find(same)
+    }
+
     /// The number of this quota, which is taken in if it is new; `None` where there is no more room.
     fn number(&self, limit: Limit, kind: Kind, ratio: f64) -> Option<u8> {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let same =
-            |quota: &u8| self.get(*quota).is_some_and(|later| later.kind == kind && later.limit == limit);
-        if let Some(known) = (1..=*count).find(same) {
+        if let Some(known) = self.known(*count, &limit, kind) {
             return Some(known);
         }
         let _ = self.later.get(usize::from(*count))?.set(Box::new(Later { limit, kind, ratio }));
@@ -168,6 +209,16 @@ impl Table {
         self.quotas.number(limit, Kind::OfKey(current), ratio).ok_or(RuleError::TooManyQuotas)
     }
 
+    /// Whether a key could be given this quota now.
+    #[cfg(feature = "gossip")]
+    pub(super) fn has_room_for(&self, quota: Quota, burst: u64) -> bool {
+        let current = self.current();
+        let Ok(limit) = self.limit_at(current).with_quota(quota, burst) else { return false };
+        let count = *self.quotas.count.lock().unwrap_or_else(PoisonError::into_inner);
+        usize::from(count) < MAX_LATER_QUOTAS
+            || self.quotas.known(count, &limit, Kind::OfKey(current)).is_some()
+    }
+
     /// Whether there is room for a change of the limit to `next`, with the quotas that keys then have.
     ///
     /// # Errors
@@ -211,19 +262,47 @@ impl Table {
         // Before the quota changes, and after: what is drawn on the level is so by the quota.
         let before = |table: &Self| (old, old.earned(own_time), table.drawn(cell, now));
         let after = |table: &Self| (new, new.earned(own_time), table.drawn(cell, now));
+        let window = new.window(own_time);
+        let (known, beyond) =
+            (window.map_or(0, |window| self.quotas.take_beyond(slot, key, window)), LocalCell::new(0));
         // What does not come back with time is given back as a whole, so it has to be missing as a whole.
-        let deepest = if new.is_stock() { i64::MIN } else { -new.max_debt() };
-        let carry = |missing: i64| new.capacity().saturating_sub(missing).max(deepest);
+        let deepest = match (new.is_stock(), window) {
+            (true, _) => i64::MIN,
+            (_, Some(_)) => 0,
+            _ => -new.max_debt(),
+        };
+        let carry = |missing: i64| {
+            let level = new.capacity().saturating_sub(missing);
+            beyond.set(new.whole(level.saturating_neg()));
+            level.max(deepest)
+        };
         let change = |table: &Self, within: Option<i64>| {
             let from = before(table);
             cell.set_quota(quota);
             cell.level.convert(from, after(table), |level| {
-                carry(within.unwrap_or_else(|| rescale(old.capacity().saturating_sub(level))))
+                let missing = || old.capacity().saturating_sub(level).saturating_add(old.fixed(known));
+                carry(within.unwrap_or_else(|| rescale(missing())))
             });
         };
         if !self.rescale_history(slot, cell, now, rescale, |within| change(self, Some(within))) {
             change(self, None);
         }
+        if let Some(window) = window {
+            self.quotas.note_beyond(slot, key, window, beyond.get());
+        }
+    }
+
+    /// The limit of the cell's key, the level of the key by it, and when that will be restored.
+    pub(super) fn look_by_quota(&self, slot: u32, cell: &Cell, cost: u64, now: Now) -> (&Limit, i64, Waits) {
+        let quota = cell.quota();
+        let (level, waits) = self.look_at(slot, cell, cost, now);
+        if self.has_still(cell, quota) {
+            return (self.limit_at(quota), level, waits);
+        }
+        // While this is held, the quota and the level are of each other.
+        let _held = self.stripes.hold(slot);
+        let (level, waits) = self.look_at(slot, cell, cost, now);
+        (self.limit_of(cell), level, waits)
     }
 
     /// Keeps the key in `slot` from being given another quota, or given up, for as long as the answer lives.

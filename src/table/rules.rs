@@ -216,7 +216,10 @@ impl Table {
 
     #[cold]
     fn check_fits_by_rule(&self, key: Key, cost: u64) -> Result<(), CostError> {
-        self.limit_at(self.quota_of(key)).check_fits(cost)
+        // The cell of a key that is held says it without a lock.
+        let cell = self.find(key).and_then(|slot| self.slab.get(slot));
+        let held = cell.filter(|cell| !self.is_outdated(cell) && !cell.level.is_marked() && cell.holds(key));
+        held.map_or_else(|| self.limit_at(self.quota_of(key)), |cell| self.limit_of(cell)).check_fits(cost)
     }
 
     fn ruled(&self, ruling: Ruling, key: Key, cost: u64, now: Now, counts: bool) -> Decision<'_> {
@@ -460,9 +463,12 @@ impl Table {
             let mut held = self.rules.held.listed.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *held, Arc::clone(&listed))
         };
-        let notices = self.rules.write();
-        self.rules.renew_any(&notices);
-        former.keys().chain(listed.keys()).for_each(|key| self.mark(&notices, *key, now));
+        self.rules.renew_any(&self.rules.write());
+        // One after the other, so that checks need not wait for all of them.
+        for key in former.keys().chain(listed.keys()) {
+            let notices = self.rules.write();
+            self.mark(&notices, *key, now);
+        }
     }
 
     /// How many different quotas keys were given at run time.
@@ -512,6 +518,13 @@ impl Table {
             self.mark(&notices, subject.key, now);
         }
         taken
+    }
+
+    /// Whether what a notice says can be held to here: a peer's limit may be another, or there have been too many quotas.
+    #[cfg(feature = "gossip")]
+    pub(crate) fn can_apply(&self, said: Said) -> bool {
+        let Said::Quota { units, period, burst } = said else { return true };
+        self.has_room_for(Quota::new(units, Duration::from_nanos(period)), burst)
     }
 
     /// Looks at what is held.

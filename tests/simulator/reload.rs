@@ -227,3 +227,94 @@ fn a_limit_does_not_become_what_its_counts_are_not_kept_for() {
     }
     assert_eq!(cluster.remaining(0, KEY), Some(10));
 }
+
+#[test]
+fn permits_in_use_elsewhere_stay_so_while_their_quota_goes_down_and_up_again() {
+    for reloads in [false, true] {
+        let mut cluster = start(Limit::concurrency("api", 5), Network::default(), 3);
+        let held: Vec<_> = (0..5).filter_map(|_| cluster.reserve(0, 1, KEY, 1)).collect();
+        assert_eq!(held.len(), 5);
+        cluster.advance(SECOND);
+        let to = |cluster: &mut Cluster, permits: u64| {
+            if reloads {
+                roll(cluster, &Limit::concurrency("api", permits), SECOND / 10);
+            } else {
+                let quota = Quota::new(permits, Duration::ZERO);
+                cluster.set_override(0, 0, KEY, Override::quota(quota)).unwrap();
+            }
+        };
+        to(&mut cluster, 1);
+        cluster.advance(SECOND);
+        // Something changes while the quota is lower than what is in use.
+        let mut held = held.into_iter();
+        cluster.settle(held.next().unwrap(), 0);
+        cluster.advance(3 * SECOND);
+        to(&mut cluster, 5);
+        let more = (0..9).filter_map(|_| cluster.reserve(0, 0, KEY, 1)).count();
+        assert_eq!(more, 1, "four are in use, reloads {reloads}");
+    }
+}
+
+#[test]
+fn quotas_that_change_without_end_under_faults_add_up() {
+    // Buckets and windows that bring nothing while the test runs, and changes on all nodes, by overrides and by reloads.
+    let quota = |units| Quota::new(units, Duration::from_secs(100 * 86_400));
+    let kinds: [fn(&str, Quota) -> LimitBuilder; 3] =
+        [Limit::token_bucket, Limit::fixed_window, Limit::sliding_window];
+    for kind in kinds {
+        for seed in 0..4_u64 {
+            let mut cluster = start(kind("api", quota(1_000)), rough(), seed);
+            offer(&mut cluster, 10.0);
+            let sizes = [1_000, 800, 1_200, 700, 1_100];
+            for round in 0..10_usize {
+                let (node, units) = ((round + seed as usize) % NODES, sizes[round % sizes.len()]);
+                match (round + seed as usize) % 5 {
+                    0 => cluster.set_override(0, node, KEY, Override::quota(quota(units))).unwrap(),
+                    1 => assert!(cluster.clear_override(0, node, KEY).is_ok()),
+                    2 => cluster.partition(&[node], &[(node + 1) % NODES, (node + 2) % NODES]),
+                    3 => cluster.heal(),
+                    _ => {}
+                }
+                for _ in 0..2 {
+                    cluster.reload(node, &[kind("api", quota(units)).build().unwrap()]).unwrap();
+                }
+                cluster.assert_invariants();
+                cluster.advance(2 * SECOND);
+                cluster.assert_invariants();
+            }
+            cluster.heal();
+            cluster.clear_override(0, 0, KEY).unwrap();
+            roll(&mut cluster, &kind("api", quota(1_200)), SECOND / 2);
+            cluster.advance(60 * SECOND);
+            cluster.assert_invariants();
+            let all = admitted(&cluster);
+            assert!((1_190..=1_260).contains(&all), "seed {seed}: {all} of 1200");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_crashes_between_reloads_and_overrides_comes_back_to_what_holds() {
+    for seed in 0..4 {
+        let builder = Limit::token_bucket("api", Quota::per_second(50)).and(Quota::per_minute(2_000));
+        let mut cluster = start(builder, rough(), seed);
+        offer(&mut cluster, 300.0);
+        cluster.advance(SECOND);
+        let next = Limit::token_bucket("api", Quota::per_second(100)).and(Quota::per_minute(6_000));
+        cluster.reload(0, &[next.clone().build().unwrap()]).unwrap();
+        cluster.crash(1);
+        cluster.set_override(0, 2, KEY, Override::quota(Quota::per_second(200))).unwrap();
+        cluster.advance(SECOND);
+        cluster.restart(1);
+        // It starts with what it had before, and is changed while it joins.
+        cluster.reload(1, &[next.clone().build().unwrap()]).unwrap();
+        cluster.reload(2, &[next.clone().build().unwrap()]).unwrap();
+        cluster.advance(10 * SECOND);
+        let own = rate(&mut cluster, 5);
+        assert!((180.0..=220.0).contains(&own), "seed {seed}: {own}");
+        cluster.clear_override(0, 0, KEY).unwrap();
+        cluster.advance(5 * SECOND);
+        let cleared = rate(&mut cluster, 5);
+        assert!((80.0..=115.0).contains(&cleared), "seed {seed}: {cleared}");
+    }
+}
