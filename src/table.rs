@@ -62,12 +62,13 @@ const IDLE_NANOS: u64 = 10_000_000_000;
 const SHORT_PART: usize = 8;
 /// No slot of any table: tables hold fewer cells.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
-/// Slots that a thread remembers.
-const RECENT: usize = 512;
+/// Slots that a thread remembers: 64 kB of a thread that checks so many keys, and nothing of one that checks none, since what
+/// begins as zero takes no memory until it is written.
+const RECENT: usize = 8192;
 
 thread_local! {
     /// Tag and slot of the keys that this thread checked last, over all tables.
-    static RECENT_SLOTS: [LocalCell<u64>; RECENT] = const { [const { LocalCell::new(u64::MAX) }; RECENT] };
+    static RECENT_SLOTS: [LocalCell<u64>; RECENT] = const { [const { LocalCell::new(0) }; RECENT] };
 }
 
 /// Distinguishes the tables in the threads' memories.

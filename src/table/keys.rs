@@ -20,6 +20,16 @@ impl Table {
     /// The slot that holds `key`, which the thread remembers; or [`NO_SLOT`].
     #[inline(never)]
     pub(crate) fn look_up(&self, key: Key) -> u32 {
+        let (place, tag) = self.place(key);
+        // Another key may have pushed it aside. Whoever finds it there takes no lock of the index, which threads that check other
+        // keys would have to wait for.
+        let beside =
+            RECENT_SLOTS.try_with(|slots| slots[place ^ 1].get()).map_or(u64::MAX, |word| word ^ tag);
+        if let Ok(slot) = u32::try_from(beside)
+            && self.slab.get(slot).is_some_and(|cell| cell.holds(key))
+        {
+            return slot;
+        }
         let found = self.find(key);
         found.inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
     }
@@ -36,7 +46,13 @@ impl Table {
     #[inline]
     pub(super) fn remember(&self, key: Key, slot: u32) {
         let (place, tag) = self.place(key);
-        let _ = RECENT_SLOTS.try_with(|slots| slots[place].set(tag ^ u64::from(slot)));
+        let _ = RECENT_SLOTS.try_with(|slots| {
+            let former = slots[place].replace(tag ^ u64::from(slot));
+            // What was there belongs to another key, unless the key has moved.
+            if (former ^ tag) >> 32 != 0 {
+                slots[place ^ 1].set(former);
+            }
+        });
     }
 
     /// Where a thread remembers the key's slot, and what it is remembered under: the lower half of the word is of the slot too, so
