@@ -22,6 +22,9 @@ pub enum Basis {
     LocalOnly {
         /// How many peers are unreachable.
         unheard: u16,
+        /// For how long the one of them has not been heard that has been silent for longest: as of the last heartbeat, rounded
+        /// down by up to a hundredth, and at most eight years.
+        longest: Duration,
     },
 }
 
@@ -31,17 +34,38 @@ pub enum Basis {
 pub(crate) struct BasisWord(pub(crate) u32);
 
 impl BasisWord {
-    /// The bits that say it: the kind, and how many peers are unheard.
+    /// The bits that say it. From the lowest: two for the kind, and six of the time for which the longest of the silences has
+    /// lasted; then, after a byte of others, ten for how many peers are unheard, and the other six of the time.
     pub(crate) const BITS: u32 = 0xffff_00ff;
+    const UNHEARD_BITS: u32 = 10;
+    const MOST_UNHEARD: u16 = (1 << Self::UNHEARD_BITS) - 1;
 
     pub(crate) fn basis(self) -> Basis {
-        match self.0 & 0xff {
+        match self.0 & 0b11 {
             0 => Basis::Alone,
             1 => Basis::Cluster,
             2 => Basis::Joining,
-            _ => Basis::LocalOnly { unheard: (self.0 >> 16) as u16 },
+            _ => {
+                let time = self.0 >> 2 & 0x3f | self.0 >> 26 << 6;
+                let unheard = (self.0 >> 16) as u16 & Self::MOST_UNHEARD;
+                Basis::LocalOnly { unheard, longest: expanded(time) }
+            }
         }
     }
+}
+
+/// A time in twelve bits: its leading eight bits, the first of which is one, and how many follow; in milliseconds.
+fn packed(time: Duration) -> u32 {
+    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let shift = (u64::BITS - millis.leading_zeros()).saturating_sub(8);
+    let leading = (millis >> shift) as u32;
+    if leading < 128 { leading } else { ((shift + 1) * 128 + leading - 128).min(0xfff) }
+}
+
+fn expanded(packed: u32) -> Duration {
+    let leading = u64::from(packed % 128);
+    let millis = if packed < 128 { leading } else { (leading + 128) << (packed / 128 - 1) };
+    Duration::from_millis(millis)
 }
 
 impl From<Basis> for BasisWord {
@@ -50,7 +74,10 @@ impl From<Basis> for BasisWord {
             Basis::Alone => 0,
             Basis::Cluster => 1,
             Basis::Joining => 2,
-            Basis::LocalOnly { unheard } => 3 | u32::from(unheard) << 16,
+            Basis::LocalOnly { unheard, longest } => {
+                let time = packed(longest);
+                3 | (time & 0x3f) << 2 | u32::from(unheard.min(Self::MOST_UNHEARD)) << 16 | time >> 6 << 26
+            }
         })
     }
 }
@@ -270,5 +297,33 @@ impl<'a> Decision<'a> {
     /// What the decision was based on.
     pub fn basis(&self) -> Basis {
         self.basis.basis()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_basis_is_in_its_word_what_it_was_to_within_a_hundredth() {
+        for basis in [Basis::Alone, Basis::Cluster, Basis::Joining] {
+            assert_eq!(BasisWord::from(basis).basis(), basis);
+        }
+        for millis in (0..38).map(|bit| 1_u64 << bit).flat_map(|whole| [whole - 1, whole, whole + whole / 3])
+        {
+            for unheard in [1, 2, 999, 1_023] {
+                let longest = Duration::from_millis(millis);
+                let word = BasisWord::from(Basis::LocalOnly { unheard, longest });
+                assert_eq!(word.0 & !BasisWord::BITS, 0, "other bits of the word say other things");
+                let Basis::LocalOnly { unheard: read, longest: about } = word.basis() else {
+                    panic!("{word:?}")
+                };
+                assert_eq!(read, unheard);
+                assert!(about <= longest && longest - about <= longest / 100, "{longest:?} {about:?}");
+            }
+        }
+        let most = BasisWord::from(Basis::LocalOnly { unheard: u16::MAX, longest: Duration::MAX });
+        let years = Duration::from_secs(8 * 365 * 86_400);
+        assert!(matches!(most.basis(), Basis::LocalOnly { unheard: 1_023, longest } if longest > years));
     }
 }

@@ -3,6 +3,8 @@
 
 mod fleet;
 
+use std::time::Duration;
+
 use fleet::{Fleet, admitted, eventually};
 use ratemesh::{Basis, Limit, PeerState, Quota, Refusal};
 
@@ -145,7 +147,13 @@ async fn a_node_that_is_cut_off_is_missed_and_catches_up() {
     let lost = |index, peer| fleet.sees(index, peer) == PeerState::Unreachable;
     eventually("the loss", || lost(0, 2) && lost(1, 2) && lost(2, 0) && lost(2, 1)).await;
     assert!(fleet.mesh(2).status().gossip.local_only);
-    assert!(matches!(fleet.limiter(2).peek(KEY).basis(), Basis::LocalOnly { unheard: 2 }));
+    let silence = || match fleet.limiter(2).peek(KEY).basis() {
+        Basis::LocalOnly { unheard: 2, longest } => longest,
+        basis => panic!("{basis:?}"),
+    };
+    // It is unreachable after a second, and the silence goes on.
+    assert!(silence() >= Duration::from_millis(990), "{:?}", silence());
+    eventually("the silence to last", || silence() > Duration::from_millis(1_300)).await;
     assert!(fleet.mesh(2).status().links.iter().all(|link| link.address.is_none()));
     assert_eq!(admitted(&fleet.limiter(0), KEY, 20), 20);
     assert_eq!(admitted(&fleet.limiter(2), KEY, 10), 10);

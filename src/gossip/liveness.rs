@@ -102,6 +102,12 @@ impl Gossip {
         }
     }
 
+    /// For how long the peer has not been heard that has been unreachable for longest.
+    fn longest_silence(&self, now: Now) -> Duration {
+        let unreachable = self.peers.iter().filter(|peer| peer.state == PeerState::Unreachable);
+        unreachable.map(|peer| now.mono.since(peer.heard)).max().unwrap_or_default()
+    }
+
     fn unheard(&self) -> usize {
         self.others()
             .filter(|node| self.peer(*node).is_some_and(|peer| peer.state == PeerState::Unreachable))
@@ -122,10 +128,13 @@ impl Gossip {
             return;
         }
         let unheard = self.unheard();
+        let longest = self.longest_silence(now);
         let basis = |joining: bool| match (joining, unheard) {
             (true, _) => Basis::Joining,
             (false, 0) => Basis::Cluster,
-            (false, unheard) => Basis::LocalOnly { unheard: u16::try_from(unheard).unwrap_or(u16::MAX) },
+            (false, unheard) => {
+                Basis::LocalOnly { unheard: u16::try_from(unheard).unwrap_or(u16::MAX), longest }
+            }
         };
         let nodes = self.nodes.len();
         let permits = self.books.iter().any(|book| book.table.limit().permit_returns_on_drop());
