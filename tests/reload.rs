@@ -12,19 +12,10 @@ use std::{
     time::Duration,
 };
 
-use fleet::{Fleet, admitted, eventually};
-use ratemesh::{Basis, Limit, LimitBuilder, MAX_PERIOD, Override, PeerState, Quota, ReloadError};
+use fleet::{Fleet, admitted, bucket, eventually, limits};
+use ratemesh::{Basis, Limit, MAX_PERIOD, Override, PeerState, Quota, ReloadError};
 
 const KEY: &str = "alice";
-
-/// A bucket that all but never refills.
-fn bucket(name: &str, units: u64) -> LimitBuilder {
-    Limit::token_bucket(name, Quota::new(units, MAX_PERIOD)).burst(units)
-}
-
-fn limits(builders: &[LimitBuilder]) -> Vec<Limit> {
-    builders.iter().map(|builder| builder.clone().build().expect("a limit")).collect()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_changes_on_all_nodes_and_what_was_spent_counts_on() {

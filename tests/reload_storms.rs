@@ -5,20 +5,11 @@ mod fleet;
 
 use std::time::Duration;
 
-use fleet::{Fleet, admitted, eventually};
-use ratemesh::{Limit, LimitBuilder, MAX_PERIOD, PeerState, Quota, ReloadError, config::MAX_LIMITS};
+use fleet::{Fleet, admitted, bucket, eventually, limits};
+use ratemesh::{Limit, PeerState, ReloadError, config::MAX_LIMITS};
 use tokio::time::timeout;
 
 const KEY: &str = "alice";
-
-/// A bucket that all but never refills.
-fn bucket(name: &str, units: u64) -> LimitBuilder {
-    Limit::token_bucket(name, Quota::new(units, MAX_PERIOD)).burst(units)
-}
-
-fn limits(builders: &[LimitBuilder]) -> Vec<Limit> {
-    builders.iter().map(|builder| builder.clone().build().expect("a limit")).collect()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reloads_given_up_half_way_leave_a_fleet_that_counts_right() {

@@ -57,6 +57,14 @@ impl Engine {
         Gossip::new(config, self.tables.clone(), random(), &self.wake(), self.clock.precise())
     }
 
+    /// Takes over what there is to go on with; returns whether there was anything.
+    fn take_next(&mut self, net: &Net) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        net.go_on_with(next.net);
+        (self.config, self.tables) = (next.config, next.tables);
+        true
+    }
+
     fn wake(&self) -> Wake {
         let wake = self.wake.clone();
         Arc::new(move || wake.notify_one())
@@ -158,9 +166,7 @@ impl Supervisor {
         let order = self.net.reloads();
         self.net.hang_up(Farewell::Reloaded);
         let mut engine = self.engine();
-        if let Some(change) = engine.next.take() {
-            self.net.go_on_with(change.net);
-            (engine.config, engine.tables) = (change.config, change.tables);
+        if engine.take_next(&self.net) {
             let (config, tables) = (engine.config.clone(), engine.tables.clone());
             let reload = || lock(&self.gossip).reload(config, tables, &engine.wake(), engine.clock.precise());
             if let Err(panic) = catch_unwind(AssertUnwindSafe(reload)) {
@@ -179,10 +185,7 @@ impl Supervisor {
     fn renew_gossip(&self) -> u64 {
         let order = self.net.reloads();
         let mut engine = self.engine();
-        if let Some(change) = engine.next.take() {
-            self.net.go_on_with(change.net);
-            (engine.config, engine.tables) = (change.config, change.tables);
-        }
+        engine.take_next(&self.net);
         match catch_unwind(AssertUnwindSafe(|| engine.gossip())) {
             Ok(gossip) => *lock(&self.gossip) = gossip,
             Err(panic) => {

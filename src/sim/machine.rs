@@ -9,19 +9,8 @@ const DIAL_NANOS: u64 = 500_000;
 /// The machinery.
 impl Cluster {
     pub(super) fn start(&mut self, node: usize) {
-        let peers = self
-            .names
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != node)
-            .map(|(_, name)| name.clone())
-            .collect();
-        let config = GossipConfig {
-            node: self.names[node].clone(),
-            incarnation: Incarnation::new(self.rng.u32(..)),
-            peers,
-            ..self.template.clone()
-        };
+        let incarnation = Incarnation::new(self.rng.u32(..));
+        let config = GossipConfig { incarnation, ..self.config_of(node) };
         let seed = self.rng.u64(..);
         self.nodes[node].start(config, &self.limits, seed, self.now);
         if let Some(log) = &mut self.spread {
@@ -30,6 +19,13 @@ impl Cluster {
             log.clocks.iter_mut().for_each(|clocks| clocks[node] = 0);
         }
         self.connect_anew(node);
+    }
+
+    /// What a node's gossip is told, whatever its incarnation.
+    pub(super) fn config_of(&self, node: usize) -> GossipConfig {
+        let others = self.names.iter().enumerate().filter(|(other, _)| *other != node);
+        let peers = others.map(|(_, name)| name.clone()).collect();
+        GossipConfig { node: self.names[node].clone(), peers, ..self.template.clone() }
     }
 
     /// Connects a node whose gossip has just started, or goes on with other numbers.

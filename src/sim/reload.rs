@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::Cluster;
 use crate::{
-    gossip::GossipConfig,
     key::KeyHasher,
     limit::{Limit, LimitError},
 };
@@ -44,9 +43,7 @@ impl Cluster {
     }
 
     fn go_on(&mut self, node: usize) {
-        let peers = (0..self.names.len()).filter(|other| *other != node);
-        let peers = peers.map(|other| self.names[other].clone()).collect();
-        let config = GossipConfig { node: self.names[node].clone(), peers, ..self.template.clone() };
+        let config = self.config_of(node);
         let state = &mut self.nodes[node];
         let now = state.time(self.now);
         state.waiting.clear();

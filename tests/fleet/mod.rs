@@ -9,7 +9,7 @@ use std::{
 };
 
 use ratemesh::{
-    Config, Limit, Limiter, Mesh, NodeId, PeerState, ReloadError,
+    Config, Limit, LimitBuilder, Limiter, MAX_PERIOD, Mesh, NodeId, PeerState, Quota, ReloadError,
     config::{ConfigBuilder, TlsIdentity},
 };
 use tokio::time::{sleep, timeout};
@@ -18,6 +18,15 @@ use authority::{Authority, Issued};
 
 /// Nothing here takes as long, on whatever machine.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A bucket that all but never refills.
+pub(crate) fn bucket(name: &str, units: u64) -> LimitBuilder {
+    Limit::token_bucket(name, Quota::new(units, MAX_PERIOD)).burst(units)
+}
+
+pub(crate) fn limits(builders: &[LimitBuilder]) -> Vec<Limit> {
+    builders.iter().map(|builder| builder.clone().build().expect("a limit")).collect()
+}
 
 /// Nodes `node-0`, `node-1` and so on, that trust one authority and keep the same limits.
 pub(crate) struct Fleet {
