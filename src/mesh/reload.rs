@@ -133,7 +133,8 @@ impl Mesh {
     /// ```
     ///
     /// # Errors
-    /// Says what cannot be taken over; then nothing has changed.
+    /// Says what cannot be taken over; then nothing has changed. A limit that has had too many different quotas since the start, those
+    /// of single keys included that any node has set, cannot be changed any more.
     pub async fn reload(&self, config: Config) -> Result<(), ReloadError> {
         let orders = self.reloads.orders.lock().await;
         if self.supervisor.is_finished() {
