@@ -5,7 +5,6 @@ mod counting;
 mod fields;
 mod gates;
 mod rules;
-mod watching;
 
 use std::convert::Infallible;
 
