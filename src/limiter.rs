@@ -18,7 +18,7 @@ use crate::{
     key::{Key, KeyHasher, KeySource},
     limit::Limit,
     permit::Permit,
-    table::plain::Plain,
+    table::{NO_SLOT, plain::Plain},
     time::{Now, Timestamp},
 };
 
@@ -112,7 +112,8 @@ impl Limiter {
             Plain::Allowed { level, basis } => table.allowed(level, cost, Now::by_mono(mono), basis),
             Plain::Due { level } => self.allowed_when_due(key, level, cost, mono),
             Plain::Unsure { .. } => self.look_again(key, cost, mono),
-            Plain::Contended | Plain::Elsewhere => self.decide_elsewhere(key, cost, mono),
+            Plain::Contended => self.decide_anywhere(key, cost, mono),
+            Plain::Elsewhere => self.decide_elsewhere(key, cost, mono),
             Plain::Closed => self.decide_otherwise(key, cost, mono),
         }
     }
@@ -130,9 +131,35 @@ impl Limiter {
         table.check_again(slot, key, cost, now, false, move || self.clock.exact(false))
     }
 
-    /// The same for a key that this thread does not remember, or that is decided on at length.
+    /// The same for a key that this thread does not remember.
     #[inline(never)]
     fn decide_elsewhere(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, now) = (self.bands.first(), Now::by_mono(mono));
+        let slot = table.guess(key);
+        if slot == NO_SLOT {
+            return self.decide_unknown(key, cost, mono);
+        }
+        match table.try_found(slot, key, cost, mono) {
+            Plain::Allowed { level, basis } => {
+                table.remember(key, slot);
+                table.allowed(level, cost, now, basis)
+            }
+            Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
+            Plain::Unsure { .. } => self.look_again(key, cost, mono),
+            Plain::Contended | Plain::Elsewhere | Plain::Closed => self.decide_anywhere(key, cost, mono),
+        }
+    }
+
+    /// The same for a key that is probably new.
+    #[inline(never)]
+    fn decide_unknown(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, now) = (self.bands.first(), Now::by_mono(mono));
+        table.check_in(table.look_for_stray(key), key, cost, now, move || self.clock.exact(false))
+    }
+
+    /// The same for a key that others check too, that is decided on at length, or that is not where it was guessed to be.
+    #[inline(never)]
+    fn decide_anywhere(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
         let (table, now) = (self.bands.first(), Now::by_mono(mono));
         let slot = table.slot_of(key);
         loop {

@@ -2,7 +2,8 @@
 //!
 //! A check finds its key's cell, does one compare-and-swap in it, and touches nothing that the network holds. Cells
 //! lie in a slab and are found through a `DashMap` of slot numbers, which compares keys in the cells themselves, so an
-//! entry of the map is four bytes; each thread remembers the slots it used last, and looks there first.
+//! entry of the map is four bytes. Each thread remembers the slots it used last, and looks there first, then where the
+//! key's digest says; the map is for taking keys in, and for the few that are elsewhere.
 //!
 //! The number of live keys is bounded. A key whose bucket is full again holds nothing worth keeping, and gives up its
 //! cell to the next; where there is no such cell, a new key is treated as the limit's
@@ -14,6 +15,7 @@ pub(crate) mod give_back;
 mod keys;
 mod lanes;
 pub(crate) mod marks;
+mod places;
 pub(crate) mod plain;
 mod quotas;
 pub(crate) mod rules;
@@ -45,6 +47,7 @@ use flow::SharedFlow;
 use give_back::{Elsewhere, Stripes, Witness};
 use lanes::Lanes;
 use marks::{Marks, Wake};
+use places::{FreeSlots, Places};
 use quotas::{FIRST, Quotas};
 use rules::Rules;
 pub(crate) use slab::MAX_FORECASTS;
@@ -55,6 +58,8 @@ pub(crate) use stance::{Stance, Verdict};
 const SHARED_KEY: Key = Key::from_digest(0);
 /// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
 const SWEPT_PER_INSERT: u32 = 2;
+/// Slots passed at the most on the way there.
+const PASSED_PER_INSERT: u32 = 16;
 /// How long a key's bucket has been full when its cell is taken from it, while there is room: a key that is asked for
 /// now and then would be taken in anew each time.
 const IDLE_NANOS: u64 = 10_000_000_000;
@@ -85,6 +90,7 @@ pub(crate) struct Table {
     /// The same, where it does not change with time.
     resting: AtomicI64,
     slab: Slab,
+    places: Places,
     index: DashMap<u32, ()>,
     room: Room,
     lanes: Lanes,
@@ -108,18 +114,10 @@ pub(crate) struct Table {
 #[repr(align(64))]
 struct Room {
     free: Mutex<FreeSlots>,
+    /// The slot to which the sweep for drained keys has come.
+    hand: AtomicU32,
     /// Keys held, the shared bucket apart.
     live: AtomicUsize,
-}
-
-/// Slots that hold no key.
-#[derive(Default)]
-struct FreeSlots {
-    returned: Vec<u32>,
-    /// The first slot never used.
-    unused: u32,
-    /// Where the sweep for drained keys goes on.
-    hand: u32,
 }
 
 const MILLION: u32 = 1_000_000;
@@ -131,13 +129,15 @@ impl Table {
         // Enough shards that two threads on different keys seldom meet, and that growing one of them takes well below a
         // millisecond; few enough that a small table stays small.
         let shards = (keys / 512).next_power_of_two().clamp(4, 512);
+        let places = Places::new(keys);
         let table = Self {
             id: NEXT_TABLE.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             stance: AtomicU32::new(Stance::ALONE),
             drain: SharedFlow::default(),
             resting: AtomicI64::new(0),
-            // One more than the keys, for those that find no room.
-            slab: Slab::new(keys + 1),
+            // One more than the places, for the keys that find no room.
+            slab: Slab::new(places.slots() as usize + 1),
+            places,
             index: DashMap::with_shard_amount(shards),
             room: Room::default(),
             lanes: Lanes::new(),

@@ -1,6 +1,5 @@
 //! One limit's side of the gossip: publishing this node's shares, and taking in those of others.
 
-mod hints;
 mod own;
 mod permits;
 
@@ -23,13 +22,12 @@ use crate::{
     ledger::{ActorIndex, Entry, Ledger, Merged},
     limit::{Limit, OnPartition},
     table::{
-        Stance, Table, Verdict,
+        NO_SLOT, Stance, Table, Verdict,
         flow::{Flow, Rate},
         slab::CLEAN,
     },
     time::{Now, Timestamp, saturating_nanos},
 };
-use hints::Hints;
 
 /// Part of the quota that may be unpublished before a key cannot wait for the heartbeat.
 const THRESHOLD_PART: f64 = 0.01;
@@ -57,7 +55,6 @@ pub(super) struct Book {
     pub(super) table: Arc<Table>,
     pub(super) ledger: Ledger,
     pub(super) hot: HotKeys,
-    hints: Hints,
     /// Since when epochs of this length are counted, and the number of the first of them.
     started: Timestamp,
     first_epoch: u16,
@@ -152,7 +149,6 @@ impl Book {
         Self {
             ledger: Ledger::new(limit),
             hot: hot_keys(&table, heartbeat, nodes),
-            hints: Hints::new(table.shared_slot()),
             threshold,
             heats_at: heats_at(limit, threshold),
             started: now.mono,
@@ -255,7 +251,7 @@ impl Book {
     ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000);
         self.check_epoch(item.epoch, age, now)?;
-        let (slot, _) = self.place(item, None, now).ok_or(Refusal::NoRoom)?;
+        let (slot, _) = self.place(item, NO_SLOT, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         let stamp = self.ledger.stamp(now.mono.before(Duration::from_nanos(age)));
         let (share, cut) = self.plausible(slot, item.share);
@@ -348,14 +344,14 @@ impl Book {
 
     /// Has the memory brought near that says where a key is.
     #[inline]
-    pub(super) fn approach_hint(&self, key: Key) -> u32 {
-        self.hints.approach(key)
+    pub(super) fn approach_key(&self, key: Key) -> u64 {
+        self.table.approach(key)
     }
 
     /// Where a key probably is.
     #[inline]
-    pub(super) fn hint(&self, key: Key) -> Option<u32> {
-        self.hints.find(key)
+    pub(super) fn guess(&self, key: Key) -> u32 {
+        self.table.guess(key)
     }
 
     /// Takes in a share that a peer sent; `item.age` is in half milliseconds.
@@ -363,13 +359,13 @@ impl Book {
         &mut self,
         actor: ActorIndex,
         item: &Item,
-        hint: Option<u32>,
+        guess: u32,
         allow: Allowance,
         now: Now,
     ) -> Result<Taken, Refusal> {
         let age = u64::from(item.age).saturating_mul(500_000).saturating_add(allow.delay);
         let ahead = self.check_epoch(item.epoch, age, now)?;
-        let (slot, new_key) = self.place(item, hint, now).ok_or(Refusal::NoRoom)?;
+        let (slot, new_key) = self.place(item, guess, now).ok_or(Refusal::NoRoom)?;
         self.check_epochs(slot, actor, item.epoch)?;
         if new_key {
             self.ledger.start(&self.table, slot, now);
@@ -473,14 +469,13 @@ impl Book {
         if few { Ok(()) } else { Err(Refusal::OutOfEpoch) }
     }
 
-    /// The slot of the item's key, taking it in if need be; and whether it was new. `hint` is where it may be.
-    fn place(&mut self, item: &Item, hint: Option<u32>, now: Now) -> Option<(u32, bool)> {
-        if let Some(slot) = hint.filter(|slot| self.table.is_at(*slot, item.key)) {
-            return Some((slot, false));
+    /// The slot of the item's key, taking it in if need be; and whether it was new. `guess` is where it may be.
+    fn place(&mut self, item: &Item, guess: u32, now: Now) -> Option<(u32, bool)> {
+        if self.table.is_at(guess, item.key) {
+            return Some((guess, false));
         }
         let held = self.table.find(item.key);
         let slot = held.or_else(|| self.table.insert(item.key, now))?;
-        self.hints.note(item.key, slot, self.table.used_slots());
         Some((slot, held.is_none()))
     }
 

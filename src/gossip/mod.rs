@@ -229,7 +229,7 @@ impl Gossip {
         }
         let books: Vec<Book> =
             tables.into_iter().map(|table| Book::new(table, config.heartbeat, nodes.len(), now)).collect();
-        let held = books.iter().map(|book| book.table.used_slots()).collect();
+        let held = books.iter().map(|book| book.table.held_slots()).collect();
         for book in &books {
             book.table.listen(book.threshold(), Arc::clone(wake));
         }

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     ledger::ActorIndex,
     node::NodeId,
+    table::NO_SLOT,
     time::{Now, saturating_nanos},
 };
 
@@ -296,12 +297,12 @@ impl Gossip {
             items.drain(..).for_each(|_| self.refuse(from, |refused| &mut refused.unknown));
             return;
         };
-        let mut slots = [None; TOGETHER];
-        let mut near = items.iter().fold(0, |sum, item| sum ^ u64::from(book.approach_hint(item.key)));
+        let mut slots = [NO_SLOT; TOGETHER];
+        let mut near = items.iter().fold(0, |sum, item| sum ^ book.approach_key(item.key));
         for (item, slot) in items.iter().zip(&mut slots) {
-            *slot = book.hint(item.key);
+            *slot = book.guess(item.key);
         }
-        for slot in slots.into_iter().flatten() {
+        for slot in slots {
             near ^= book.approach(slot);
         }
         std::hint::black_box(near);
@@ -416,15 +417,7 @@ impl Gossip {
         }
     }
 
-    fn take_item(
-        &mut self,
-        from: NodeIndex,
-        group: &Group,
-        limit: u16,
-        item: &Item,
-        hint: Option<u32>,
-        now: Now,
-    ) {
+    fn take_item(&mut self, from: NodeIndex, group: &Group, limit: u16, item: &Item, guess: u32, now: Now) {
         let Group { actor, own, allow, .. } = *group;
         if own {
             self.take_echo(usize::from(limit), actor, item, now);
@@ -435,7 +428,7 @@ impl Gossip {
             return;
         }
         let Some(book) = self.books.get_mut(usize::from(limit)) else { return };
-        match book.take(actor, item, hint, allow, now) {
+        match book.take(actor, item, guess, allow, now) {
             Ok(taken) => {
                 self.note_taken(from, usize::from(limit), actor, item.epoch, &taken, now);
                 if taken.news && self.nodes.len() > 2 {

@@ -23,6 +23,7 @@ use crate::{
     counter::Share,
     key::Key,
     ledger::ActorIndex,
+    table::{NO_SLOT, slab::Cell},
     time::{Now, Timestamp},
 };
 
@@ -49,19 +50,19 @@ pub(super) struct Joining {
     told: BTreeSet<(u16, u32)>,
     /// Peers that have nothing to tell.
     empty: BTreeSet<NodeIndex>,
-    /// Slots that were in use already, limit by limit, where the gossip has started anew over a table that lives on.
-    held: Vec<u32>,
+    /// Which slots were in use already, limit by limit, where the gossip has started anew over a table that lives on.
+    held: Vec<Vec<bool>>,
     /// Limits of which this node knows what the fleet has spent.
     known: BTreeSet<u16>,
 }
 
 impl Joining {
-    pub(super) fn new(until: Timestamp, held: Vec<u32>) -> Self {
+    pub(super) fn new(until: Timestamp, held: Vec<Vec<bool>>) -> Self {
         Self { until, told: BTreeSet::new(), empty: BTreeSet::new(), held, known: BTreeSet::new() }
     }
 
     /// A node that knows about some limits, and not about those that have just come in.
-    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>, held: Vec<u32>) -> Self {
+    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>, held: Vec<Vec<bool>>) -> Self {
         Self { known, ..Self::new(until, held) }
     }
 
@@ -76,10 +77,9 @@ impl Joining {
             (0..).zip(former).filter_map(|(new, former)| Some(((*former)?, new))).collect();
         let told = self.told.iter().filter_map(|(limit, slot)| Some((*numbers.get(limit)?, *slot)));
         self.told = told.collect();
-        let held = former
-            .iter()
-            .map(|former| former.and_then(|former| self.held.get(usize::from(former)).copied()).unwrap_or(0));
-        self.held = held.collect();
+        let mut held_of = |former: u16| self.held.get_mut(usize::from(former)).map(std::mem::take);
+        self.held =
+            former.iter().map(|former| (*former).and_then(&mut held_of).unwrap_or_default()).collect();
         self.known = self.known.iter().filter_map(|limit| numbers.get(limit).copied()).collect();
         self
     }
@@ -467,7 +467,7 @@ impl Gossip {
         let Some(book) = self.books.get_mut(limit) else { return 0 };
         let taken = match baseline {
             true => book.take_baseline(actor, &item, now),
-            false => book.take(actor, &item, None, allow, now),
+            false => book.take(actor, &item, NO_SLOT, allow, now),
         };
         match taken {
             Ok(taken) => {
@@ -511,11 +511,13 @@ impl Gossip {
         for (limit, book) in (0_u16..).zip(&self.books).filter(|(limit, _)| !joining.known.contains(limit)) {
             // An empty bucket that nobody told of stays empty where nobody could be asked: it refills at its rate.
             let stays = how == Joined::TimedOut && book.table.meter().is_continuous();
-            let first = joining.held.get(usize::from(limit)).copied().unwrap_or(0);
-            for slot in
-                (first..book.table.used_slots()).filter(|slot| !joining.told.contains(&(limit, *slot)))
+            let held = joining.held.get(usize::from(limit)).map_or(&[][..], |held| held);
+            let is_held = |slot: u32| held.get(slot as usize).copied().unwrap_or(false);
+            for slot in (0..book.table.used_slots())
+                .filter(|slot| !is_held(*slot) && !joining.told.contains(&(limit, *slot)))
             {
-                if let Some(cell) = book.table.cell(slot).filter(|_| !stays) {
+                let lives = |cell: &&Cell| cell.level.spent() & DEAD == 0;
+                if let Some(cell) = book.table.cell(slot).filter(lives).filter(|_| !stays) {
                     let _held = book.table.hold(slot);
                     let meter = book.table.meter_of(cell);
                     cell.level.credit(meter.capacity() - book.table.initial_level(meter));

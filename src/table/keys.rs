@@ -20,18 +20,20 @@ impl Table {
     /// The slot that holds `key`, which the thread remembers; or [`NO_SLOT`].
     #[inline(never)]
     pub(crate) fn look_up(&self, key: Key) -> u32 {
-        let (place, tag) = self.place(key);
-        // Another key may have pushed it aside. Whoever finds it there takes no lock of the index, which threads that check other
-        // keys would have to wait for.
-        let beside =
-            RECENT_SLOTS.try_with(|slots| slots[place ^ 1].get()).map_or(u64::MAX, |word| word ^ tag);
-        if let Ok(slot) = u32::try_from(beside)
-            && self.slab.get(slot).is_some_and(|cell| cell.holds(key))
-        {
-            return slot;
-        }
-        let found = self.find(key);
-        found.inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
+        self.find(key).inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
+    }
+
+    /// The slot in which `key` may be, by its digest; or [`NO_SLOT`].
+    #[inline(always)]
+    pub(crate) fn guess(&self, key: Key) -> u32 {
+        self.places.guess(key)
+    }
+
+    /// Has the memory brought near that says where `key` is.
+    #[cfg(feature = "gossip")]
+    #[inline]
+    pub(crate) fn approach(&self, key: Key) -> u64 {
+        self.places.approach(key)
     }
 
     /// Where `key` is, as far as this thread remembers, or else as it is found.
@@ -43,16 +45,10 @@ impl Table {
         }
     }
 
-    #[inline]
-    pub(super) fn remember(&self, key: Key, slot: u32) {
+    #[inline(always)]
+    pub(crate) fn remember(&self, key: Key, slot: u32) {
         let (place, tag) = self.place(key);
-        let _ = RECENT_SLOTS.try_with(|slots| {
-            let former = slots[place].replace(tag ^ u64::from(slot));
-            // What was there belongs to another key, unless the key has moved.
-            if (former ^ tag) >> 32 != 0 {
-                slots[place ^ 1].set(former);
-            }
-        });
+        let _ = RECENT_SLOTS.try_with(|slots| slots[place].set(tag ^ u64::from(slot)));
     }
 
     /// Where a thread remembers the key's slot, and what it is remembered under: the lower half of the word is of the slot too, so
@@ -64,14 +60,26 @@ impl Table {
     }
 
     /// Whether `key` is in this slot.
-    #[cfg(feature = "gossip")]
     #[inline]
     pub(crate) fn is_at(&self, slot: u32, key: Key) -> bool {
         self.slab.get(slot).is_some_and(|cell| cell.level.spent() & DEAD == 0 && cell.holds(key))
     }
 
-    /// The slot that holds `key`.
+    /// The slot that holds `key`. Whoever is taking it in meanwhile has been waited for.
     pub(crate) fn find(&self, key: Key) -> Option<u32> {
+        // Who finds it here takes no lock of the index, for which threads that check other keys would have to wait.
+        let guessed = self.places.guesses(key).find(|slot| self.is_at(*slot, key));
+        guessed.or_else(|| self.find_in_index(key))
+    }
+
+    /// The slot of a key that no guess has found; or [`NO_SLOT`], also where it is just being taken in.
+    #[inline]
+    pub(crate) fn look_for_stray(&self, key: Key) -> u32 {
+        if self.places.has_strays() { self.find_in_index(key).unwrap_or(NO_SLOT) } else { NO_SLOT }
+    }
+
+    #[cold]
+    fn find_in_index(&self, key: Key) -> Option<u32> {
         let hash = hash_of(key);
         let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
         shard
@@ -98,7 +106,7 @@ impl Table {
         if let Some((slot, _)) = shard.get(hash, |(slot, _)| holds(*slot)) {
             return Some(*slot);
         }
-        let slot = if key == SHARED_KEY { self.shared_slot() } else { self.free_slot()? };
+        let slot = if key == SHARED_KEY { self.shared_slot() } else { self.free_slot(key)? };
         let cell = self.slab.allocated(slot)?;
         if let Some(histories) = &self.histories {
             histories.forget(slot);
@@ -130,47 +138,55 @@ impl Table {
         self.earned(cell, now).wrapping_sub(self.drawn(cell, now) as u64)
     }
 
-    pub(super) fn free_slot(&self) -> Option<u32> {
+    pub(super) fn free_slot(&self, key: Key) -> Option<u32> {
         let mut free = self.free_slots();
-        if let Some(slot) = free.returned.pop() {
-            return Some(slot);
-        }
-        let slot = free.unused;
-        if slot as usize >= self.limit.max_keys() {
+        if free.used >= self.limit.max_keys() {
             return None;
         }
-        free.unused += 1;
-        Some(slot)
+        self.places.take(key, &mut free)
     }
 
     pub(super) fn free_slots(&self) -> std::sync::MutexGuard<'_, FreeSlots> {
         self.room.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slots that have ever been used: 0 up to this.
+    /// The slots that may have been used: 0 up to this.
     pub(crate) fn used_slots(&self) -> u32 {
-        self.free_slots().unused
+        self.places.numbered()
+    }
+
+    /// Which of them hold a key now.
+    #[cfg(feature = "gossip")]
+    pub(crate) fn held_slots(&self) -> Vec<bool> {
+        let lives = |cell: &Cell| cell.level.spent() & DEAD == 0;
+        (0..self.used_slots()).map(|slot| self.slab.get(slot).is_some_and(lives)).collect()
     }
 
     /// The slot of the bucket that keys without room share, in use or not.
     pub(crate) fn shared_slot(&self) -> u32 {
-        self.limit.max_keys() as u32
+        self.places.slots()
     }
 
     /// Looks at the next few cells and gives up those whose keys have drained: some time ago, or where room is short,
     /// just now.
     pub(super) fn sweep(&self, now: Now) {
-        let most = self.limit.max_keys();
-        let (first, used, spare) = {
-            let mut free = self.free_slots();
-            let (first, used) = (free.hand, free.unused);
-            free.hand = if used == 0 { 0 } else { (first + SWEPT_PER_INSERT) % used };
-            (first, used, free.returned.len() + most.saturating_sub(used as usize))
-        };
+        let (most, slots) = (self.limit.max_keys(), self.used_slots());
+        let spare = most.saturating_sub(self.live_keys());
         let idle = if spare <= most / SHORT_PART { 0 } else { IDLE_NANOS };
-        for step in 0..SWEPT_PER_INSERT.min(used) {
-            self.evict_if_idle((first + step) % used, idle, now);
+        // Threads may look at the same cells; no lock is worth it that they do not.
+        let mut hand = self.room.hand.load(Ordering::Relaxed);
+        let mut swept = 0;
+        for _ in 0..PASSED_PER_INSERT.min(slots) {
+            hand = if hand + 1 >= slots { 0 } else { hand + 1 };
+            if self.slab.get(hand).is_some_and(|cell| cell.level.spent() & DEAD == 0) {
+                self.evict_if_idle(hand, idle, now);
+                swept += 1;
+            }
+            if swept == SWEPT_PER_INSERT {
+                break;
+            }
         }
+        self.room.hand.store(hand, Ordering::Relaxed);
     }
 
     /// Gives up the key in `slot` if its level is back at the capacity: it then differs in nothing from a new one.
@@ -212,7 +228,7 @@ impl Table {
         drop(shard);
         if slot != self.shared_slot() {
             self.room.live.fetch_sub(1, Ordering::Relaxed);
-            self.free_slots().returned.push(slot);
+            self.places.give_up(key, slot, &mut self.free_slots());
         }
         true
     }
