@@ -108,11 +108,15 @@ impl Limiter {
     // Compiled here, once, and not again in each crate that checks.
     fn decide_at(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
         let table = self.bands.first();
-        match table.try_plainly(table.recall_at_once(key), key, cost, mono) {
+        let mut slot = table.recall_at_once(key);
+        if slot > u64::from(NO_SLOT) {
+            slot = table.guess_anew(key);
+        }
+        match table.try_plainly(slot, key, cost, mono) {
             Plain::Allowed { level, basis } => table.allowed(level, cost, Now::by_mono(mono), basis),
             Plain::Due { level } => self.allowed_when_due(key, level, cost, mono),
             Plain::Unsure { .. } => self.look_again(key, cost, mono),
-            Plain::Contended => self.decide_anywhere(key, cost, mono),
+            Plain::Contended => self.decide_in_company(key, cost, mono),
             Plain::Elsewhere => self.decide_elsewhere(key, cost, mono),
             Plain::Closed => self.decide_otherwise(key, cost, mono),
         }
@@ -131,35 +135,9 @@ impl Limiter {
         table.check_again(slot, key, cost, now, false, move || self.clock.exact(false))
     }
 
-    /// The same for a key that this thread does not remember.
+    /// The same for a key that others check at this moment.
     #[inline(never)]
-    fn decide_elsewhere(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
-        let (table, now) = (self.bands.first(), Now::by_mono(mono));
-        let slot = table.guess(key);
-        if slot == NO_SLOT {
-            return self.decide_unknown(key, cost, mono);
-        }
-        match table.try_found(slot, key, cost, mono) {
-            Plain::Allowed { level, basis } => {
-                table.remember(key, slot);
-                table.allowed(level, cost, now, basis)
-            }
-            Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
-            Plain::Unsure { .. } => self.look_again(key, cost, mono),
-            Plain::Contended | Plain::Elsewhere | Plain::Closed => self.decide_anywhere(key, cost, mono),
-        }
-    }
-
-    /// The same for a key that is probably new.
-    #[inline(never)]
-    fn decide_unknown(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
-        let (table, now) = (self.bands.first(), Now::by_mono(mono));
-        table.check_in(table.look_for_stray(key), key, cost, now, move || self.clock.exact(false))
-    }
-
-    /// The same for a key that others check too, that is decided on at length, or that is not where it was guessed to be.
-    #[inline(never)]
-    fn decide_anywhere(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+    fn decide_in_company(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
         let (table, now) = (self.bands.first(), Now::by_mono(mono));
         let slot = table.slot_of(key);
         loop {
@@ -169,10 +147,28 @@ impl Limiter {
                 Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
                 Plain::Unsure { .. } => return self.look_again(key, cost, mono),
                 Plain::Contended => continue,
-                Plain::Elsewhere | Plain::Closed => {
-                    table.check_in(slot, key, cost, now, move || self.clock.exact(false))
-                }
+                Plain::Elsewhere | Plain::Closed => return self.decide_elsewhere(key, cost, mono),
             };
+        }
+    }
+
+    /// The same for a key that is not where it was taken to be, is decided on at length, or is new.
+    #[inline(never)]
+    fn decide_elsewhere(&self, key: Key, cost: u64, mono: Timestamp) -> Decision<'_> {
+        let (table, now) = (self.bands.first(), Now::by_mono(mono));
+        let slot = match table.recall(key) {
+            // No place has its tag.
+            NO_SLOT => table.look_for_stray(key),
+            slot if table.is_at(slot, key) => slot,
+            _ => table.look_up(key),
+        };
+        match table.try_found(slot, key, cost, mono) {
+            Plain::Allowed { level, basis } => table.allowed(level, cost, now, basis),
+            Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
+            Plain::Unsure { .. } => self.look_again(key, cost, mono),
+            Plain::Contended | Plain::Elsewhere | Plain::Closed => {
+                table.check_in(slot, key, cost, now, move || self.clock.exact(false))
+            }
         }
     }
 

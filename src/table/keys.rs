@@ -23,7 +23,19 @@ impl Table {
         self.find(key).inspect(|slot| self.remember(key, *slot)).unwrap_or(NO_SLOT)
     }
 
+    /// The slot in which `key` may be, by its digest, which the thread remembers; or [`NO_SLOT`].
+    // A call of its own, that needs few of the processor's registers and so has none to save.
+    #[inline(never)]
+    pub(crate) fn guess_anew(&self, key: Key) -> u64 {
+        let slot = self.places.guess(key);
+        if slot != NO_SLOT {
+            self.remember(key, slot);
+        }
+        slot.into()
+    }
+
     /// The slot in which `key` may be, by its digest; or [`NO_SLOT`].
+    #[cfg(feature = "gossip")]
     #[inline(always)]
     pub(crate) fn guess(&self, key: Key) -> u32 {
         self.places.guess(key)

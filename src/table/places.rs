@@ -37,7 +37,7 @@ const STRAY_PART: usize = 8;
 
 /// Segments that hold nearly all keys.
 #[cfg(feature = "gossip")]
-const NEAR: usize = 4;
+const NEAR: usize = 2;
 
 /// The tag of a place that nobody has.
 const FREE: u8 = 0;

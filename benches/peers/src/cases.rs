@@ -5,11 +5,12 @@ use ratemesh::{KeySource, Limiter};
 
 use crate::{
     Failure,
+    bare::{BareLines, BareTags},
     measure::{Effort, Keys, Runner, rounds},
     memory::held_by,
     report::{Row, Target},
     served::Served,
-    subjects::{Bare, ClockReading, Governor, Guard, Plan, Subject, cached_clock, governor},
+    subjects::{ClockReading, Governor, Guard, Plan, Subject, cached_clock, governor},
 };
 
 pub const RATEMESH: &str = "ratemesh";
@@ -20,6 +21,7 @@ pub const CACHED: &str = "governor, cached clock";
 pub const RATEGUARD: &str = "rateguard";
 pub const INSTANT: &str = "Instant::now";
 pub const BARE_LINES: &str = "bare lines";
+pub const BARE_TAGS: &str = "bare tags";
 const BARE: &str = "no layer";
 
 /// Where a limiter of ratemesh comes from: one of a plan, alone; or, with live peers, one of a mesh.
@@ -39,10 +41,13 @@ const MANY: usize = 1_000_000;
 const SOME: usize = 100_000;
 const FEW: usize = 4_096;
 
+/// What was measured of each limiter, by its name.
+type Figures = Vec<(&'static str, f64)>;
+
 /// One line of the table to be.
 struct Case {
     name: &'static str,
-    run: fn(&Bench<'_>) -> Result<Vec<(&'static str, f64)>, Failure>,
+    run: fn(&Bench<'_>) -> Result<Figures, Failure>,
     targets: &'static [Target],
 }
 
@@ -159,17 +164,18 @@ impl<'a> Bench<'a> {
         Ok(rows)
     }
 
-    fn strings_in_turn(&self, plan: Plan, keys: usize) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn strings_in_turn(&self, plan: Plan, keys: usize) -> Result<Figures, Failure> {
         let keys = Keys::new(&self.strings[..keys]);
         let mut runners = self.runners(plan, &keys)?;
         runners.push(Runner::in_turn(RATEGUARD, Guard::new(plan, keys.first.len())?, &keys));
         if plan == Plan::Ample {
-            runners.push(Runner::in_turn(BARE_LINES, Bare::new(keys.first.len()), &keys));
+            runners.push(Runner::in_turn(BARE_LINES, BareLines::new(keys.first.len()), &keys));
+            runners.push(Runner::in_turn(BARE_TAGS, BareTags::new(keys.first.len()), &keys));
         }
         self.medians(plan, &mut runners)
     }
 
-    fn integers_in_turn(&self, keys: usize) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn integers_in_turn(&self, keys: usize) -> Result<Figures, Failure> {
         let keys = Keys::new(&self.integers[..keys]);
         let mut runners = self.runners(Plan::Ample, &keys)?;
         self.medians(Plan::Ample, &mut runners)
@@ -189,11 +195,7 @@ impl<'a> Bench<'a> {
         Ok(runners)
     }
 
-    fn in_threads(
-        &self,
-        plan: Plan,
-        part: impl Fn(&[String]) -> Vec<&[String]>,
-    ) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn in_threads(&self, plan: Plan, part: impl Fn(&[String]) -> Vec<&[String]>) -> Result<Figures, Failure> {
         let parts = part(&self.strings);
         let mut runners = vec![Runner::in_threads(RATEMESH, Limiter::new(plan.limit()?), &parts)];
         if let Some(live) = self.live {
@@ -207,7 +209,7 @@ impl<'a> Bench<'a> {
         self.medians(plan, &mut runners)
     }
 
-    fn handle(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn handle(&self) -> Result<Figures, Failure> {
         let keys = Keys::new(&self.strings[..1]);
         let limiter = Limiter::new(Plan::Ample.limit()?);
         let mut runners = vec![
@@ -218,7 +220,7 @@ impl<'a> Bench<'a> {
         self.medians(Plan::Ample, &mut runners)
     }
 
-    fn handle_in_threads(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn handle_in_threads(&self) -> Result<Figures, Failure> {
         let parts = [&self.strings[..1], &self.strings[..1]];
         let limiter = Limiter::new(Plan::Ample.limit()?);
         let mut runners = vec![
@@ -229,7 +231,7 @@ impl<'a> Bench<'a> {
         self.medians(Plan::Ample, &mut runners)
     }
 
-    fn first_checks(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn first_checks(&self) -> Result<Figures, Failure> {
         let plan = Plan::Ample;
         let keys = &self.strings[..];
         let ratemesh = || Ok(Limiter::new(plan.limit()?));
@@ -246,7 +248,7 @@ impl<'a> Bench<'a> {
 
     /// What a layer adds to one call of a service that answers at once: ratemesh's, and tower_governor's in governor's
     /// column. A call that is refused does not reach the service.
-    fn layers(&self, plan: Plan) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn layers(&self, plan: Plan) -> Result<Figures, Failure> {
         let keys = Keys::new(&self.strings[..1]);
         let (period, burst) = plan.governors_terms();
         let mut runners = vec![
@@ -263,13 +265,13 @@ impl<'a> Bench<'a> {
         Ok(figures)
     }
 
-    fn medians(&self, plan: Plan, runners: &mut [Runner<'_>]) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn medians(&self, plan: Plan, runners: &mut [Runner<'_>]) -> Result<Figures, Failure> {
         let medians = rounds(plan, runners, self.effort)?;
         Ok(runners.iter().map(|runner| runner.name).zip(medians).collect())
     }
 
     /// What each limiter holds for each of a million live keys: as asked of the allocator, the keys' own copies included.
-    fn bytes_per_key(&self) -> Result<Vec<(&'static str, f64)>, Failure> {
+    fn bytes_per_key(&self) -> Result<Figures, Failure> {
         fn each<S: Subject<String>>(
             make: impl FnOnce() -> Result<S, Failure>,
             keys: &[String],

@@ -3,6 +3,7 @@
 //! The figures in nanoseconds are this machine's at this moment; what can be compared is the ratios.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the time")]
 
+mod bare;
 mod cases;
 #[cfg(feature = "live")]
 mod gossip;

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cases::{BARE_LINES, CACHED, GOVERNOR, HANDLE, INSTANT, LIVE, MEMORY, RATEGUARD, RATEMESH};
+use crate::cases::{
+    BARE_LINES, BARE_TAGS, CACHED, GOVERNOR, HANDLE, INSTANT, LIVE, MEMORY, RATEGUARD, RATEMESH,
+};
 
 /// One figure may be so many times another at most.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,7 @@ impl Row {
     }
 }
 
-const COLUMNS: [(&str, &str); 8] = [
+const COLUMNS: [(&str, &str); 9] = [
     (HANDLE, "handle"),
     (RATEMESH, "ratemesh"),
     (LIVE, "live"),
@@ -54,6 +56,7 @@ const COLUMNS: [(&str, &str); 8] = [
     (RATEGUARD, "rateguard"),
     (INSTANT, "Instant"),
     (BARE_LINES, "bare lines"),
+    (BARE_TAGS, "bare tags"),
 ];
 
 /// Prints the table's head.

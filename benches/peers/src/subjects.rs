@@ -6,7 +6,6 @@ use std::{
     io,
     net::SocketAddr,
     num::NonZeroU32,
-    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -17,7 +16,6 @@ use governor::{
     state::keyed::DashMapStateStore,
 };
 use ratemesh::{KeyHandle, KeySource, Limit, Limiter, Quota};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
 
@@ -191,44 +189,6 @@ impl Subject<String> for Guard {
     #[inline]
     fn admits(&self, key: &String) -> bool {
         self.guard.check(key).is_allowed()
-    }
-}
-
-/// The least that a limiter with a cache line a key can do, as a measure of the machine: it reads a coarse clock, finds
-/// the line in another line, and counts in it by a compare-and-swap. It knows no keys and admits everything.
-pub struct Bare {
-    lines: Vec<Line>,
-    at: AtomicUsize,
-}
-
-#[repr(align(64))]
-struct Line {
-    next: usize,
-    count: AtomicU64,
-}
-
-impl Bare {
-    /// So many lines, in a random ring.
-    pub fn new(lines: usize) -> Self {
-        let mut ring: Vec<usize> = (0..lines).collect();
-        fastrand::Rng::with_seed(11).shuffle(&mut ring);
-        let mut next = vec![0; lines];
-        for (at, line) in ring.iter().enumerate() {
-            next[*line] = ring[(at + 1) % lines];
-        }
-        let lines = next.into_iter().map(|next| Line { next, count: AtomicU64::new(0) }).collect();
-        Self { lines, at: AtomicUsize::new(0) }
-    }
-}
-
-impl<K> Subject<K> for Bare {
-    #[inline]
-    fn admits(&self, _: &K) -> bool {
-        std::hint::black_box(clock_gettime(ClockId::MonotonicCoarse));
-        let line = &self.lines[self.at.load(Ordering::Relaxed)];
-        let count = line.count.load(Ordering::Acquire);
-        self.at.store(line.next, Ordering::Relaxed);
-        line.count.compare_exchange(count, count + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
