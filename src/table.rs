@@ -56,10 +56,10 @@ pub(crate) use stance::{Stance, Verdict};
 
 /// The key of the bucket that all keys share which find no room.
 const SHARED_KEY: Key = Key::from_digest(0);
-/// Cells looked at for each new key in a table without gossip, so that drained keys go as fast as new ones come.
-const SWEPT_PER_INSERT: u32 = 2;
-/// Slots passed at the most on the way there.
-const PASSED_PER_INSERT: u32 = 16;
+/// Slots looked at for each new key in a table without gossip, at the least and at the most, so that drained keys go as fast as new
+/// ones come; and where room is short.
+const SWEPT: (u32, u32) = (3, 3);
+const SWEPT_WHEN_SHORT: (u32, u32) = (8, 24);
 /// How long a key's bucket has been full when its cell is taken from it, while there is room: a key that is asked for
 /// now and then would be taken in anew each time.
 const IDLE_NANOS: u64 = 10_000_000_000;
@@ -114,7 +114,7 @@ pub(crate) struct Table {
 #[repr(align(64))]
 struct Room {
     free: Mutex<FreeSlots>,
-    /// The slot to which the sweep for drained keys has come.
+    /// How many slots the sweep for drained keys has looked at.
     hand: AtomicU32,
     /// Keys held, the shared bucket apart.
     live: AtomicUsize,

@@ -101,6 +101,56 @@ fn a_flood_of_keys_that_drain_finds_room_and_leaves_memory_flat() {
     assert!(!limiter.check("offender").is_allowed());
 }
 
+/// Lets keys come once each, as many as fill `part` of the table before the first of them drain; returns how many of them were
+/// refused although there was room, and how many where there was none.
+fn refused_among_drained(max_keys: usize, part: f64) -> (u64, u64) {
+    let (limiter, clock) = limiter(
+        Limit::token_bucket("once", Quota::per_second(1)).burst(1).max_keys(max_keys).on_full(OnFull::Closed),
+    );
+    let (mut with_room, mut full) = (0, 0);
+    let step = Duration::from_secs_f64(1.0 / (max_keys as f64 * part));
+    for key in 0..max_keys as u64 * 20 + 20_000 {
+        clock.advance(step);
+        if !limiter.check(key).is_allowed() {
+            *if limiter.live_keys() < max_keys { &mut with_room } else { &mut full } += 1;
+        }
+    }
+    (with_room, full)
+}
+
+#[test]
+fn no_key_is_refused_while_there_is_room_and_drained_keys_make_it() {
+    let _turn = turn();
+    for max_keys in [1, 2, 15, 16, 17, 31, 100, 132, 1_000, 2_500, 4_096, 5_000, 20_000] {
+        for part in [0.6, 0.84, 0.97] {
+            let (with_room, full) = refused_among_drained(max_keys, part);
+            assert_eq!(with_room, 0, "{max_keys} keys, {part} full");
+            // A sweep looks at so many cells and no more.
+            let most = if part < 0.9 { max_keys as u64 / 20 } else { (max_keys as u64 * 20 + 20_000) / 8 };
+            assert!(full <= most, "{full} refused of {max_keys} keys, {part} full");
+        }
+    }
+}
+
+#[test]
+fn no_key_is_refused_when_more_keys_come_than_ever() {
+    let _turn = turn();
+    let (limiter, clock) = limiter(
+        Limit::token_bucket("waves", Quota::per_second(1))
+            .burst(1)
+            .max_keys(1_000_000)
+            .on_full(OnFull::Closed),
+    );
+    let mut key = 0_u64;
+    for wave in 1..12 {
+        for _ in 0..wave * 25_000 {
+            key += 1;
+            assert!(limiter.check(key).is_allowed(), "the {key}th key, with {} live", limiter.live_keys());
+        }
+        clock.advance(Duration::from_secs(20));
+    }
+}
+
 #[test]
 fn keys_without_room_share_one_bucket() {
     let _turn = turn();

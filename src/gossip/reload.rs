@@ -188,9 +188,7 @@ impl Gossip {
                 // What there was is known; only of the new ones peers may know more.
                 let known = (0_u16..).zip(&kept).filter(|(_, kept)| kept.is_some());
                 let known = known.map(|(limit, _)| limit).collect::<BTreeSet<_>>();
-                // Of a limit that was here before, keys are held.
-                let held = self.books.iter().map(|book| book.table.held_slots()).collect();
-                Some(Joining::of_new(until, known, held))
+                Some(Joining::of_new(until, known))
             }
             None => None,
         };

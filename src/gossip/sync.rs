@@ -62,8 +62,8 @@ impl Joining {
     }
 
     /// A node that knows about some limits, and not about those that have just come in.
-    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>, held: Vec<Vec<bool>>) -> Self {
-        Self { known, ..Self::new(until, held) }
+    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>) -> Self {
+        Self { known, ..Self::new(until, Vec::new()) }
     }
 
     /// Nodes have other numbers now.
@@ -516,9 +516,9 @@ impl Gossip {
             for slot in (0..book.table.used_slots())
                 .filter(|slot| !is_held(*slot) && !joining.told.contains(&(limit, *slot)))
             {
+                let _held = book.table.hold(slot);
                 let lives = |cell: &&Cell| cell.level.spent() & DEAD == 0;
                 if let Some(cell) = book.table.cell(slot).filter(lives).filter(|_| !stays) {
-                    let _held = book.table.hold(slot);
                     let meter = book.table.meter_of(cell);
                     cell.level.credit(meter.capacity() - book.table.initial_level(meter));
                 }

@@ -77,7 +77,7 @@ impl Table {
         self.slab.get(slot).is_some_and(|cell| cell.level.spent() & DEAD == 0 && cell.holds(key))
     }
 
-    /// The slot that holds `key`. Whoever is taking it in meanwhile has been waited for.
+    /// The slot that holds `key`.
     pub(crate) fn find(&self, key: Key) -> Option<u32> {
         // Who finds it here takes no lock of the index, for which threads that check other keys would have to wait.
         let guessed = self.places.guesses(key).find(|slot| self.is_at(*slot, key));
@@ -90,8 +90,9 @@ impl Table {
         if self.places.has_strays() { self.find_in_index(key).unwrap_or(NO_SLOT) } else { NO_SLOT }
     }
 
+    /// The same; whoever is taking the key in, or giving it up, has been waited for.
     #[cold]
-    fn find_in_index(&self, key: Key) -> Option<u32> {
+    pub(super) fn find_in_index(&self, key: Key) -> Option<u32> {
         let hash = hash_of(key);
         let shard = self.index.shards().get(self.index.determine_shard(hash as usize))?;
         shard
@@ -185,20 +186,16 @@ impl Table {
         let (most, slots) = (self.limit.max_keys(), self.used_slots());
         let spare = most.saturating_sub(self.live_keys());
         let idle = if spare <= most / SHORT_PART { 0 } else { IDLE_NANOS };
-        // Threads may look at the same cells; no lock is worth it that they do not.
-        let mut hand = self.room.hand.load(Ordering::Relaxed);
-        let mut swept = 0;
-        for _ in 0..PASSED_PER_INSERT.min(slots) {
-            hand = if hand + 1 >= slots { 0 } else { hand + 1 };
-            if self.slab.get(hand).is_some_and(|cell| cell.level.spent() & DEAD == 0) {
-                self.evict_if_idle(hand, idle, now);
-                swept += 1;
-            }
-            if swept == SWEPT_PER_INSERT {
+        // Where the hand comes by, keys are of any age: where room is short, it goes on until one has gone.
+        let (least, most) = if idle == 0 { SWEPT_WHEN_SHORT } else { SWEPT };
+        let mut gone = false;
+        for step in 0..most.min(slots) {
+            if gone && step >= least {
                 break;
             }
+            let slot = self.room.hand.fetch_add(1, Ordering::Relaxed) % slots;
+            gone |= self.evict_if_idle(slot, idle, now);
         }
-        self.room.hand.store(hand, Ordering::Relaxed);
     }
 
     /// Gives up the key in `slot` if its level is back at the capacity: it then differs in nothing from a new one.

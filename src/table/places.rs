@@ -27,13 +27,11 @@ const BLOCKS: usize = BUCKET / BLOCK;
 /// Buckets in the first segment.
 const FIRST: usize = 256;
 /// There are places for one key more for each so many, so that few keys of a full table find all their buckets full.
-const SPARE_PART: usize = 16;
+const SPARE_PART: usize = 4;
 /// What part of the places is taken before there are more.
 const FULL_PART: usize = 2;
 /// A bucket gets further slots where there are more keys than ever, or where no more than this part of the slots is free.
 const LOOSE_PART: usize = 8;
-/// Slots outside all buckets, for each so many keys.
-const STRAY_PART: usize = 8;
 
 /// Segments that hold nearly all keys.
 #[cfg(feature = "gossip")]
@@ -154,6 +152,8 @@ pub(super) struct FreeSlots {
     peak: usize,
     /// Slots that belong to no bucket and hold nothing.
     strays: Vec<u32>,
+    /// All that belong to none.
+    outside: usize,
 }
 
 /// What of a key's digest names its buckets, as 32 bits, and its tag.
@@ -174,7 +174,8 @@ impl Places {
             segments.push(Segment { size, buckets: OnceLock::new() });
             before += size;
         }
-        let strays = (max_keys / STRAY_PART).next_multiple_of(BLOCK) + BLOCK;
+        // However keys come and go, each finds a slot: in the end, outside all buckets.
+        let strays = max_keys.next_multiple_of(BLOCK);
         Self {
             segments: segments.into(),
             open: AtomicUsize::new(0),
@@ -246,12 +247,15 @@ impl Places {
         buckets.fold(0, |sum, bucket| sum ^ bucket.tags[0].load(Ordering::Relaxed))
     }
 
-    /// A slot for `key` that holds nothing; `None` where there is no room any more.
+    /// A slot for `key` that holds nothing. There is one as long as fewer hold a key than there is room for.
     pub(super) fn take(&self, key: Key, free: &mut FreeSlots) -> Option<u32> {
         let slot = match self.take_at_home(key, free) {
             Some(slot) => slot,
-            None if self.is_full(free) && self.open_next() => self.take_at_home(key, free)?,
-            None => self.take_any(free)?,
+            None => {
+                let opened = self.is_full(free) && self.open_next();
+                let at_home = if opened { self.take_at_home(key, free) } else { None };
+                at_home.or_else(|| self.take_any(free))?
+            }
         };
         free.used += 1;
         free.peak = free.peak.max(free.used);
@@ -271,7 +275,7 @@ impl Places {
         let numbered = |bucket: &Bucket| bucket.free().filter(|place| bucket.has_slots(*place));
         let mut places = self.buckets(spread).filter_map(|bucket| Some((bucket, numbered(bucket)?)));
         let enough = free.used + free.used / LOOSE_PART + FIRST * BLOCK;
-        let may_number = free.used >= free.peak || (self.numbered() as usize) < enough;
+        let may_number = free.used >= free.peak || self.numbered() as usize - free.outside < enough;
         let any = || self.buckets(spread).find_map(|bucket| Some((bucket, bucket.free()?)));
         let (bucket, place) = places.next().or_else(|| any().filter(|_| may_number))?;
         if !bucket.has_slots(place) {
@@ -302,6 +306,7 @@ impl Places {
         if free.strays.is_empty() {
             let first = self.number_block()?;
             free.strays.extend((first..first + BLOCK as u32).rev());
+            free.outside += BLOCK;
         }
         let slot = free.strays.pop()?;
         self.strays.fetch_add(1, Ordering::Release);
@@ -370,7 +375,7 @@ mod tests {
         let (places, mut free) = (Places::new(5_000), FreeSlots::default());
         let mut held = BTreeMap::new();
         for number in 0..100_000 {
-            let any = (key(number).digest() >> 40) as u32 % places.slots();
+            let any = (key(number).digest() >> 40) as u32 % places.numbered().max(1);
             let next = held.range(any..).chain(&held).next().map(|(slot, number)| (*slot, *number));
             let goes = held.len() == 5_000 || held.len() > 4_000 && any.is_multiple_of(2);
             if let Some((slot, number)) = next.filter(|_| goes) {

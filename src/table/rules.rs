@@ -287,7 +287,9 @@ impl Table {
     /// must be held for writing, so that rules and marks change together; a key that is taken in meanwhile looks for its
     /// rules afterwards.
     pub(super) fn mark(&self, notices: &Notices, key: Key, now: Now) {
-        if let Some((slot, cell)) = self.find(key).and_then(|slot| Some((slot, self.slab.get(slot)?))) {
+        // Whoever is taking the key in meanwhile has been waited for, or will see what is said of it.
+        let found = self.find_in_index(key);
+        if let Some((slot, cell)) = found.and_then(|slot| Some((slot, self.slab.get(slot)?))) {
             let quota = self.quota_by(notices, key);
             if cell.quota() != quota {
                 self.change_quota(slot, cell, key, quota, now);
