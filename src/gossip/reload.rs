@@ -188,7 +188,12 @@ impl Gossip {
                 // What there was is known; only of the new ones peers may know more.
                 let known = (0_u16..).zip(&kept).filter(|(_, kept)| kept.is_some());
                 let known = known.map(|(limit, _)| limit).collect::<BTreeSet<_>>();
-                Some(Joining::of_new(until, known))
+                // A limit that has been here before comes with keys; those of known ones are not asked for.
+                let held_by = |(limit, book): (u16, &Book)| {
+                    if known.contains(&limit) { Vec::new() } else { book.table.held_slots() }
+                };
+                let held = (0_u16..).zip(&self.books).map(held_by).collect();
+                Some(Joining::of_new(until, known, held))
             }
             None => None,
         };

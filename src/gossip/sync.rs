@@ -62,8 +62,8 @@ impl Joining {
     }
 
     /// A node that knows about some limits, and not about those that have just come in.
-    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>) -> Self {
-        Self { known, ..Self::new(until, Vec::new()) }
+    pub(super) fn of_new(until: Timestamp, known: BTreeSet<u16>, held: Vec<Vec<bool>>) -> Self {
+        Self { known, ..Self::new(until, held) }
     }
 
     /// Nodes have other numbers now.
