@@ -162,14 +162,7 @@ impl Limiter {
             slot if table.is_at(slot, key) => slot,
             _ => table.look_up(key),
         };
-        match table.try_found(slot, key, cost, mono) {
-            Plain::Allowed { level, basis } => table.allowed(level, cost, now, basis),
-            Plain::Due { level } => table.allowed_when_due(slot, level, cost, now),
-            Plain::Unsure { .. } => self.look_again(key, cost, mono),
-            Plain::Contended | Plain::Elsewhere | Plain::Closed => {
-                table.check_in(slot, key, cost, now, move || self.clock.exact(false))
-            }
-        }
+        table.check_in(slot, key, cost, now, move || self.clock.exact(false))
     }
 
     /// The same where the short way is closed.

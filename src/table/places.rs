@@ -111,7 +111,9 @@ impl Bucket {
 
     /// The place with this slot.
     fn place_of(&self, slot: u32) -> Option<usize> {
-        (0..BUCKET).find(|place| self.has_slots(*place) && self.slot(*place) == slot)
+        let at = slot as usize % BLOCK;
+        let is_block = |block: &AtomicU32| block.load(Ordering::Relaxed) == slot - at as u32;
+        self.blocks.iter().position(is_block).map(|block| block * BLOCK + at)
     }
 }
 
